@@ -1,0 +1,1 @@
+"""What a site writes, and what it plugs in."""

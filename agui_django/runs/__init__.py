@@ -1,0 +1,1 @@
+"""The engine room: stores, records, executes and follows runs."""
