@@ -1,0 +1,172 @@
+"""The `AGUI_DJANGO` setting: one frozen typed class of defaults, read lazily, read again on ``setting_changed``.
+
+Unknown keys and bad values are told by the system checks; reading a setting here never raises for them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from django.conf import settings as django_settings
+from django.core.signals import setting_changed
+from django.utils.module_loading import import_string
+
+NAME = "AGUI_DJANGO"
+
+MB = 1024 * 1024
+
+
+class Unset(enum.Enum):
+    """The type of `UNSET`."""
+
+    UNSET = "unset"
+
+
+#: An agent's option that was left out: the setting of that name counts.
+UNSET: Final = Unset.UNSET
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """Every key of ``AGUI_DJANGO`` with its default; the text under a key is its documentation."""
+
+    AUTHENTICATION_CLASSES: tuple[str, ...] | None = None
+    """Dotted paths of REST framework authentication classes; None: those of ``REST_FRAMEWORK``."""
+
+    ACCESS_POLICY: str = "agui_django.access.AccessPolicy"
+    """Dotted path of the class that says who is calling, whose threads they see and what they may do."""
+
+    HISTORY: Literal["verified", "client", "server"] = "verified"
+    """Whose history counts. ``verified``: the stored one, new messages appended. ``client``: the client's list is taken
+    whole, so a client can rewrite what an agent said. ``server``: only the new turn is read from the request."""
+
+    STATE_POLICY: Literal["client", "server"] = "client"
+    """Whose shared state a run starts from when the client sent one. ``server``: the client's state is ignored once the
+    thread has its own, which stops clients from editing it."""
+
+    BUSY: Literal["reject", "cancel", "queue"] = "reject"
+    """A request for a thread with an active run: refused with 409, or the active run is cancelled, or it waits."""
+
+    OPEN_INTERRUPTS: Literal["reject", "cancel"] = "reject"
+    """A request without answers while questions are open: refused as the specification demands, or they are cancelled."""
+
+    CLIENT_ROLES: tuple[str, ...] = ("user", "tool")
+    """Roles of new messages that a request may bring. Letting ``assistant`` or ``system`` in lets a client put words
+    into the mouth of the agent or the site."""
+
+    ON_DISCONNECT: Literal["continue", "cancel"] = "continue"
+    """What becomes of a run when the client that started it goes away."""
+
+    TIMEOUT: float | None = 600.0
+    """Seconds a run may take; None: no limit."""
+
+    IDLE_TIMEOUT: float | None = None
+    """Seconds a run may go without emitting anything; None: no limit."""
+
+    CANCEL_GRACE: float = 5.0
+    """Seconds a cancelled agent has to clean up before it is cancelled again and then abandoned."""
+
+    GRACE: float = 20.0
+    """Seconds running runs have at SIGTERM before they are cancelled."""
+
+    FLUSH_INTERVAL: float = 0.05
+    """Seconds at most between an event and its commit, which makes it visible."""
+
+    WRITE_DEADLINE: float = 30.0
+    """Seconds of failing writes after which a run is given up and its followers are cut."""
+
+    LEASE: float = 30.0
+    """Seconds without a sign of life after which an active run counts as lost with its process."""
+
+    PENDING_DEADLINE: float = 30.0
+    """Seconds after which a pending run that nobody claimed counts as lost."""
+
+    MAX_BODY: int = 8 * MB
+    """Bytes of a request body; larger ones answer 413."""
+
+    MAX_RUNS: int | None = 500
+    """Active runs per process; one more answers 429. None: no limit."""
+
+    MAX_RUNS_PER_USER: int | None = 50
+    """Active runs per user and process; one more answers 429. None: no limit."""
+
+    MAX_LOG: int = 64 * MB
+    """Bytes of a run's log; an agent that goes beyond ends with code ``log_limit``."""
+
+    HEARTBEAT: float = 15.0
+    """Seconds of silence after which a stream carries a comment, so that proxies keep it open."""
+
+    AGENTS_MODULE: str = "agents"
+    """Name of the module in each installed app that registers agents."""
+
+    ADAPTERS: tuple[str, ...] = ()
+    """Dotted paths of adapter classes that `register` asks whether they take an object."""
+
+    RUNNER: str | None = None
+    """Dotted path of the class that hands pending runs to another process; None: the web process executes them."""
+
+
+KEYS: Final = frozenset(field.name for field in fields(Defaults))
+
+
+def user_settings() -> Mapping[str, Any]:
+    """What the site wrote; ``{}`` when it is missing or no dict (the checks say so)."""
+    value = getattr(django_settings, NAME, None)
+    return value if isinstance(value, Mapping) else {}
+
+
+@cache
+def _current() -> Defaults:
+    given = {key: value for key, value in user_settings().items() if key in KEYS}
+    for key in ("AUTHENTICATION_CLASSES", "CLIENT_ROLES", "ADAPTERS"):
+        if isinstance(given.get(key), list):
+            given[key] = tuple(given[key])
+    return Defaults(**given)
+
+
+@cache
+def imported(path: str) -> Any:
+    """The object behind a dotted path, imported once.
+
+    Raises:
+        ImportError: there is none.
+    """
+    return import_string(path)
+
+
+class Settings:
+    """The settings in force. Attributes are those of `Defaults`."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_current(), name)
+
+    def for_agent(self, entry: Any, name: str) -> Any:
+        """A setting as it counts for an agent: the option it was registered with, else the setting.
+
+        Args:
+            entry: a registry entry; its ``options`` hold the lower-case name, `UNSET` where it was left out.
+            name: the setting's name, such as ``"TIMEOUT"``.
+        """
+        value = getattr(entry.options, name.lower(), UNSET)
+        return getattr(_current(), name) if value is UNSET else value
+
+
+def _reload(*, setting: str, **_: Any) -> None:
+    if setting == NAME:
+        _current.cache_clear()
+
+
+setting_changed.connect(_reload, dispatch_uid="agui_django.conf")
+
+if TYPE_CHECKING:
+
+    class _TypedSettings(Defaults, Settings):
+        """What type checkers see: the defaults' fields and the methods of `Settings`."""
+
+    settings: _TypedSettings
+else:
+    settings = Settings()
