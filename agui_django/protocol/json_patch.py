@@ -1,0 +1,249 @@
+"""RFC 6902 patches on plain JSON values: atomic, on a copy, as strict as the clients that will repeat them.
+
+Law: whatever is accepted here gives the same document in every client; what clients disagree about is refused. So
+``true`` is not ``1``, ``/items/01`` is no index, and ``__proto__`` is never walked through.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+_BAD_ESCAPE = re.compile("~(?![01])")
+_INDEX = re.compile("0|[1-9][0-9]{0,15}", re.ASCII)
+
+
+class PatchError(ValueError):
+    """The patch does not apply to this document."""
+
+
+def apply_patch(document: Any, ops: Iterable[Mapping[str, Any]]) -> Any:
+    """Apply a patch to a copy of a document.
+
+    Args:
+        document: any JSON value; it is never changed.
+        ops: the operations in order; members beyond those of RFC 6902 are ignored.
+
+    Returns:
+        The new document. It shares no container with `document` or `ops`.
+
+    Raises:
+        PatchError: an operation does not apply; nothing is applied then.
+    """
+    result = copy_json(document)
+    for number, op in enumerate(ops):
+        try:
+            result = _OPERATIONS[op["op"]](result, op)
+        except PatchError as error:
+            raise PatchError(f"operation {number}: {error}") from None
+        except (KeyError, TypeError):
+            raise PatchError(f"operation {number}: malformed") from None
+    return result
+
+
+def make_patch(old: Any, new: Any) -> list[dict[str, Any]]:
+    """The operations that turn `old` into exactly `new`: ``1``, ``1.0`` and ``true`` are three values.
+
+    Returns:
+        Add, remove and replace operations; empty where nothing changed. Values are shared with `new`.
+    """
+    ops: list[dict[str, Any]] = []
+    _diff(old, new, "", "", ops)
+    return ops
+
+
+def json_equal(a: Any, b: Any) -> bool:
+    """Equality of JSON values: ``true`` differs from ``1``, the numbers ``1`` and ``1.0`` are equal."""
+    if isinstance(a, dict):
+        return (
+            isinstance(b, dict) and len(a) == len(b) and all(key in b and json_equal(a[key], b[key]) for key in a)
+        )
+    if isinstance(a, list):
+        return isinstance(b, list) and len(a) == len(b) and all(map(json_equal, a, b))
+    if isinstance(a, bool) or isinstance(b, bool):
+        return a is b
+    return bool(a == b)
+
+
+def copy_json(value: Any) -> Any:
+    """A deep copy of a plain JSON value (strings and numbers are shared)."""
+    if isinstance(value, dict):
+        return {key: copy_json(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [copy_json(item) for item in value]
+    return value
+
+
+def escape(token: str) -> str:
+    """One member name as a JSON Pointer token."""
+    return token.replace("~", "~0").replace("/", "~1")
+
+
+# ---- the six operations ---------------------------------------------------------------------------------------------
+
+
+def _tokens(pointer: Any) -> list[str]:
+    if not isinstance(pointer, str) or (pointer and pointer[0] != "/") or _BAD_ESCAPE.search(pointer):
+        raise PatchError("not a JSON Pointer")
+    tokens = [token.replace("~1", "/").replace("~0", "~") for token in pointer.split("/")[1:]]
+    previous = ""
+    for token in tokens:
+        # JavaScript clients refuse to walk into the prototype of an object.
+        if token == "__proto__" or (token == "prototype" and previous == "constructor"):
+            raise PatchError(f"{pointer} is refused")
+        previous = token
+    return tokens
+
+
+def _index(items: list[Any], token: str, *, end: int) -> int:
+    if _INDEX.fullmatch(token) and int(token) < end:
+        return int(token)
+    raise PatchError(f"no element {token!r} in an array of {len(items)}")
+
+
+def _get(document: Any, tokens: list[str]) -> Any:
+    for token in tokens:
+        if isinstance(document, dict):
+            if token not in document:
+                raise PatchError(f"no member {token!r}")
+            document = document[token]
+        elif isinstance(document, list):
+            document = document[_index(document, token, end=len(document))]
+        else:
+            raise PatchError(f"no {token!r} inside a plain value")
+    return document
+
+
+def _put(document: Any, tokens: list[str], value: Any) -> Any:
+    if not tokens:
+        return value
+    parent, last = _get(document, tokens[:-1]), tokens[-1]
+    if isinstance(parent, dict):
+        parent[last] = value
+    elif isinstance(parent, list):
+        where = len(parent) if last == "-" else _index(parent, last, end=len(parent) + 1)
+        parent.insert(where, value)
+    else:
+        raise PatchError(f"no {last!r} inside a plain value")
+    return document
+
+
+def _drop(document: Any, tokens: list[str]) -> Any:
+    if not tokens:
+        return None
+    _get(document, tokens)
+    parent, last = _get(document, tokens[:-1]), tokens[-1]
+    del parent[last if isinstance(parent, dict) else int(last)]
+    return document
+
+
+def _add(document: Any, op: Mapping[str, Any]) -> Any:
+    return _put(document, _tokens(op["path"]), copy_json(op["value"]))
+
+
+def _remove(document: Any, op: Mapping[str, Any]) -> Any:
+    return _drop(document, _tokens(op["path"]))
+
+
+def _replace(document: Any, op: Mapping[str, Any]) -> Any:
+    tokens, value = _tokens(op["path"]), copy_json(op["value"])
+    if not tokens:
+        return value
+    _get(document, tokens)
+    parent, last = _get(document, tokens[:-1]), tokens[-1]
+    parent[last if isinstance(parent, dict) else int(last)] = value
+    return document
+
+
+def _move(document: Any, op: Mapping[str, Any]) -> Any:
+    source, target = _tokens(op["from"]), _tokens(op["path"])
+    value = _get(document, source)
+    if source == target:
+        return document
+    if target[: len(source)] == source:  # RFC 6902 section 4.4
+        raise PatchError("a value cannot move into itself")
+    if not target:
+        return value
+    return _put(_drop(document, source), target, value)
+
+
+def _copy(document: Any, op: Mapping[str, Any]) -> Any:
+    value = copy_json(_get(document, _tokens(op["from"])))
+    return _put(document, _tokens(op["path"]), value)
+
+
+def _test(document: Any, op: Mapping[str, Any]) -> Any:
+    if not json_equal(_get(document, _tokens(op["path"])), op["value"]):
+        raise PatchError("test failed")
+    return document
+
+
+_OPERATIONS: dict[str, Callable[[Any, Mapping[str, Any]], Any]] = {
+    "add": _add,
+    "remove": _remove,
+    "replace": _replace,
+    "move": _move,
+    "copy": _copy,
+    "test": _test,
+}
+
+
+# ---- differences ----------------------------------------------------------------------------------------------------
+
+
+def _identical(a: Any, b: Any) -> bool:
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        return len(a) == len(b) and all(key in b and _identical(a[key], b[key]) for key in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(_identical, a, b))
+    return bool(a == b)
+
+
+def _diff(old: Any, new: Any, path: str, name: str, ops: list[dict[str, Any]]) -> None:
+    if old is new:
+        return
+    if isinstance(old, dict) and isinstance(new, dict):
+        _diff_members(old, new, path, name, ops)
+    elif isinstance(old, list) and isinstance(new, list):
+        _diff_items(old, new, path, ops)
+    elif not _identical(old, new):
+        ops.append({"op": "replace", "path": path, "value": new})
+
+
+def _diff_members(old: dict[str, Any], new: dict[str, Any], path: str, name: str, ops: list[dict[str, Any]]) -> None:
+    for banned in ("__proto__", "prototype" if name == "constructor" else "__proto__"):
+        # No pointer may lead through these names, but a value may hold them.
+        if (banned in old or banned in new) and not (
+            banned in old and banned in new and _identical(old[banned], new[banned])
+        ):
+            ops.append({"op": "replace", "path": path, "value": new})
+            return
+    if old and new and not (old.keys() & new.keys()):
+        ops.append({"op": "replace", "path": path, "value": new})
+        return
+    for key in old:
+        if key not in new:
+            ops.append({"op": "remove", "path": f"{path}/{escape(key)}"})
+    for key, value in new.items():
+        if key in old:
+            _diff(old[key], value, f"{path}/{escape(key)}", key, ops)
+        else:
+            ops.append({"op": "add", "path": f"{path}/{escape(key)}", "value": value})
+
+
+def _diff_items(old: list[Any], new: list[Any], path: str, ops: list[dict[str, Any]]) -> None:
+    start, old_end, new_end = 0, len(old), len(new)
+    while start < old_end and start < new_end and _identical(old[start], new[start]):
+        start += 1
+    while old_end > start and new_end > start and _identical(old[old_end - 1], new[new_end - 1]):
+        old_end, new_end = old_end - 1, new_end - 1
+    both = min(old_end, new_end)
+    for position in range(start, both):
+        _diff(old[position], new[position], f"{path}/{position}", "", ops)
+    for position in range(old_end - 1, both - 1, -1):
+        ops.append({"op": "remove", "path": f"{path}/{position}"})
+    for position in range(both, new_end):
+        ops.append({"op": "add", "path": f"{path}/{position}", "value": new[position]})
