@@ -1,0 +1,1 @@
+"""The demo site plus the agents that the client stories need; see `settings` and `agents`."""

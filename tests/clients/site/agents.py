@@ -1,0 +1,40 @@
+"""Agents that the stories need beside the demo site's: front-end calls, questions, everything written by blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agui_django import RunContext, agent
+
+
+@agent("paint")
+async def paint(run: RunContext) -> None:
+    """Asks the page for a color and a size in one run, and paints in the next."""
+    color = run.call_frontend_tool("pick_color", {"choices": ["red", "blue"]})
+    size = run.call_frontend_tool("pick_size")
+    await run.say(f"Painting it {color.answer()}, {size.answer(int)}.")
+
+
+@agent("trip")
+async def trip(run: RunContext) -> None:
+    """Asks two questions that one resume answers."""
+    await run.say("Planning.", key="intro")
+    hotel = run.ask("hotel", message="Which hotel?", response_schema={"enum": ["Ritz", "Ibis"]})
+    breakfast = run.ask("breakfast", message="And breakfast?", response_schema={"enum": ["Ritz", "Ibis"]})
+    await run.say(f"Booked {hotel.answer()}, breakfast at {breakfast.answer()}.")
+
+
+@agent("blocks")
+async def blocks(run: RunContext) -> dict[str, Any]:
+    """Reasoning, text and a call in one message block, a step, the state, and a result."""
+    async with run.step("answer"), run.message() as message:
+        await message.reasoning("Let me ")
+        await message.reasoning("think.")
+        await message.write("It is ")
+        await message.write("fine.")
+    call = run.tool_call("find_order", {"order_id": 7})
+    await call.result({"status": "sent"})
+    run.state["order"] = {"id": 7, "items": []}
+    run.state["order"]["items"].append("kettle")
+    await run.say("The kettle is on its way.")
+    return {"orders": 1}

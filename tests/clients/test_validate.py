@@ -1,0 +1,60 @@
+"""The independent validator ag-ui-validate has no finding on the demo agents' real streams."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+
+import httpx
+import pytest
+from ag_ui_validate.pytest_plugin import validate_agui
+
+from tests.clients.conftest import TOKEN, user
+from tests.servers import ServerProcess
+
+SAID = {
+    "echo": "tokens:50 delay_ms:0 size:24",
+    "plan": "make tea",
+    "refund": "refund order 7",
+    "slow": "hello",
+    "script": json.dumps([{"type": "TEXT_MESSAGE_CHUNK", "messageId": "m1", "role": "assistant", "delta": "hi"}]),
+    "blocks": "go",
+    "paint": "go",
+    "trip": "go",
+}
+
+
+def stream(server: ServerProcess, agent: str, thread_id: str, **members: Any) -> list[dict[str, Any]]:
+    """Run an agent and return the events that came over the wire."""
+    body = {
+        "threadId": thread_id, "runId": str(uuid.uuid4()), "messages": [], "tools": [], "context": [], "state": {},
+        "forwardedProps": {}, "protocolVersion": "1.1", **members,
+    }  # fmt: skip
+    url = f"{server.base_url}/agui/agents/{agent}"
+    with httpx.stream("POST", url, json=body, headers=TOKEN, timeout=60) as response:
+        assert response.status_code == 200, response.read()
+        lines = [line for line in response.iter_lines() if line.startswith("data:")]
+    return [json.loads(line.removeprefix("data:")) for line in lines]
+
+
+def findings(events: list[dict[str, Any]]) -> list[str]:
+    """Return what the validator says of a stream, whatever its severity."""
+    return [str(diagnostic) for diagnostic in validate_agui(events).diagnostics]
+
+
+@pytest.mark.parametrize("agent", sorted(SAID))
+def test_no_finding(server: ServerProcess, agent: str) -> None:
+    thread_id = str(uuid.uuid4())
+    events = stream(server, agent, thread_id, messages=[user(SAID[agent])])
+    assert events[-1]["type"] == "RUN_FINISHED", events
+    assert findings(events) == []
+    # And what a reload is shown.
+    restored = stream(server, agent, thread_id)
+    assert [event["type"] for event in restored][-1] == "RUN_FINISHED"
+    assert findings(restored) == []
+
+
+def test_the_validator_finds_what_is_wrong() -> None:
+    content = {"type": "TEXT_MESSAGE_CONTENT", "messageId": "m1", "delta": "never opened"}
+    assert findings([{"type": "RUN_STARTED", "threadId": "t", "runId": "r"}, content]) != []
