@@ -88,10 +88,10 @@ class Defaults:
     MAX_BODY: int = 8 * MB
     """Bytes of a request body; larger ones answer 413."""
 
-    MAX_RUNS: int | None = 500
+    MAX_RUNS: int | None = 1000
     """Active runs per process; one more answers 429. None: no limit."""
 
-    MAX_RUNS_PER_USER: int | None = 50
+    MAX_RUNS_PER_USER: int | None = None
     """Active runs per user and process; one more answers 429. None: no limit."""
 
     MAX_LOG: int = 64 * MB
