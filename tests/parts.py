@@ -1,0 +1,62 @@
+"""Real parts that a test may need: where one is missing the test is skipped with a reason, or fails in a full run.
+
+AGUI_TEST_REQUIRE=all makes a full run: nothing may be missing (CI sets it).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CONFORMANCE = Path(os.environ.get("AGUI_CONFORMANCE_DIR") or ROOT.parent / "shared" / "conformance")
+
+
+def _listens(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=2):
+            return True
+    except OSError:
+        return False
+
+
+@functools.cache
+def missing(part: str) -> str:
+    """Why a part cannot be used; empty when it can. Parts: node, clients, chromium, browser, postgres, redis, conformance."""
+    if part == "node":
+        return "" if shutil.which("node") else "node is not installed"
+    if part in ("clients", "browser"):
+        if reason := missing("node"):
+            return reason
+        folder = ROOT / "tests" / part
+        return "" if (folder / "node_modules").is_dir() else f"npm ci was not run in tests/{part}"
+    if part == "chromium":
+        return "" if chromium() else "chromium is not installed"
+    if part == "postgres":
+        from tests.servers import postgres_reachable
+
+        return "" if postgres_reachable() else "no PostgreSQL on 127.0.0.1:5432"
+    if part == "redis":
+        return "" if _listens(6379) else "no Redis on 127.0.0.1:6379"
+    if part == "conformance":
+        return "" if CONFORMANCE.is_dir() else f"no conformance streams in {CONFORMANCE} (set AGUI_CONFORMANCE_DIR)"
+    raise ValueError(f"unknown part: {part}")
+
+
+def chromium() -> str | None:
+    """The browser's path."""
+    return shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+def require(*parts: str) -> None:
+    """Skip the calling test, with the reason, where a part is missing; fail instead in a full run."""
+    for part in parts:
+        if reason := missing(part):
+            if os.environ.get("AGUI_TEST_REQUIRE") == "all":
+                pytest.fail(f"AGUI_TEST_REQUIRE=all: {reason}", pytrace=False)
+            pytest.skip(reason)
