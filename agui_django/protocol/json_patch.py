@@ -56,9 +56,7 @@ def make_patch(old: Any, new: Any) -> list[dict[str, Any]]:
 def json_equal(a: Any, b: Any) -> bool:
     """Equality of JSON values: ``true`` differs from ``1``, the numbers ``1`` and ``1.0`` are equal."""
     if isinstance(a, dict):
-        return (
-            isinstance(b, dict) and len(a) == len(b) and all(key in b and json_equal(a[key], b[key]) for key in a)
-        )
+        return isinstance(b, dict) and len(a) == len(b) and all(key in b and json_equal(a[key], b[key]) for key in a)
     if isinstance(a, list):
         return isinstance(b, list) and len(a) == len(b) and all(map(json_equal, a, b))
     if isinstance(a, bool) or isinstance(b, bool):
@@ -88,11 +86,11 @@ def _tokens(pointer: Any) -> list[str]:
         raise PatchError("not a JSON Pointer")
     tokens = [token.replace("~1", "/").replace("~0", "~") for token in pointer.split("/")[1:]]
     previous = ""
-    for token in tokens:
+    for name in tokens:
         # JavaScript clients refuse to walk into the prototype of an object.
-        if token == "__proto__" or (token == "prototype" and previous == "constructor"):
+        if name == "__proto__" or (name == "prototype" and previous == "constructor"):
             raise PatchError(f"{pointer} is refused")
-        previous = token
+        previous = name
     return tokens
 
 

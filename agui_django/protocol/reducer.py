@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .json_patch import PatchError, apply_patch, json_equal
+from agui_django.protocol.json_patch import PatchError, apply_patch, json_equal
 
 Message = dict[str, Any]
 Event = dict[str, Any]
@@ -38,6 +38,7 @@ class Reducer:
     def __init__(
         self, messages: Iterable[Message] = (), state: Any = None, *, warn: Callable[[str], None] = _ignore
     ) -> None:
+        """Start from these messages and this state."""
         self.warn = warn
         self.state = state
         self.usage: list[dict[str, Any]] = []
