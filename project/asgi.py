@@ -1,4 +1,4 @@
-"""The demo site for ASGI servers. With DEBUG it serves the static files, too; in production that is the proxy's work."""
+"""The demo site for ASGI servers. With DEBUG it serves static files, too; else the proxy does."""
 
 from __future__ import annotations
 

@@ -27,7 +27,10 @@ def _listens(port: int) -> bool:
 
 @functools.cache
 def missing(part: str) -> str:
-    """Why a part cannot be used; empty when it can. Parts: node, clients, chromium, browser, postgres, redis, conformance."""
+    """Why a part cannot be used; empty when it can.
+
+    Parts: node, clients and browser (their npm packages), chromium, postgres, redis, conformance.
+    """
     if part == "node":
         return "" if shutil.which("node") else "node is not installed"
     if part in ("clients", "browser"):

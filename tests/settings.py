@@ -7,7 +7,7 @@ import os
 # Before the site's settings are read; a command that a test starts inherits it.
 os.environ.setdefault("AGUI_DEBUG", "1")
 
-from project.settings import *  # noqa: E402, F403
+from project.settings import *  # noqa: F403
 
 # Making a user must not cost a tenth of a second.
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
