@@ -52,7 +52,7 @@ class Defaults:
     """A request for a thread with an active run: refused with 409, or the active run is cancelled, or it waits."""
 
     OPEN_INTERRUPTS: Literal["reject", "cancel"] = "reject"
-    """A request without answers while questions are open: refused as the specification demands, or they are cancelled."""
+    """A request without answers while questions are open: refused, as the specification demands, or they are cancelled."""
 
     CLIENT_ROLES: tuple[str, ...] = ("user", "tool")
     """Roles of new messages that a request may bring. Letting ``assistant`` or ``system`` in lets a client put words

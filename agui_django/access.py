@@ -1,0 +1,189 @@
+"""Who is calling, whose threads they see, and what they may do: one overridable policy.
+
+Its methods are plain synchronous ones; the transports call them in a database thread, never in the event loop, so
+that they may use the ORM. Law: closed by default, and a foreign id behaves exactly like an unknown one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from django.http import HttpRequest
+from rest_framework import exceptions
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.parsers import BaseParser
+from rest_framework.request import Request
+from rest_framework.settings import api_settings
+
+from agui_django.conf import imported, settings
+from agui_django.protocol.errors import NotAuthenticated, PermissionRefused
+
+if TYPE_CHECKING:
+    from agui_django.models import Interrupt, Run
+
+logger = logging.getLogger("agui_django.access")
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who sends a request, as the policy sees it.
+
+    Attributes:
+        user: the authenticated user (or an anonymous one where the site allows that).
+        scope: the tenancy key under which the caller's thread ids mean something.
+        extra: plain JSON that runs started by this request keep as ``run.extra``.
+    """
+
+    user: Any
+    scope: str
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+class _ReadNothing(BaseParser):
+    """Takes every content type and leaves the body alone.
+
+    Without it an authenticator that looks at ``request.POST`` for a CSRF token makes REST framework answer 415.
+    """
+
+    media_type = "*/*"
+
+    def parse(self, stream: Any, media_type: Any = None, parser_context: Any = None) -> dict[str, Any]:
+        return {}
+
+
+class AccessPolicy:
+    """The access rules of a site; subclass it and name the subclass in ``AGUI_DJANGO["ACCESS_POLICY"]``.
+
+    One instance serves all requests of a process, from several threads at once: keep nothing on ``self``. An
+    exception that is not one of ours answers 500 and is logged; to refuse, return False or raise `NotAuthenticated`
+    or `PermissionRefused`.
+    """
+
+    #: Whether callers without a login may enter. A site that sets this also overrides `scope_for`: whoever shares
+    #: a scope shares its threads.
+    allow_anonymous: ClassVar[bool] = False
+
+    def authentication_classes(self) -> Sequence[type[BaseAuthentication]]:
+        """The REST framework authenticators to try, in order."""
+        paths = settings.AUTHENTICATION_CLASSES
+        if paths is None:
+            return list(api_settings.DEFAULT_AUTHENTICATION_CLASSES)
+        return [imported(path) if isinstance(path, str) else path for path in paths]
+
+    def authenticate(self, request: HttpRequest) -> Any:
+        """The user who sends a request.
+
+        Raises:
+            NotAuthenticated: there is no valid login; ``extra["authenticate"]`` is the challenge, where the first
+                authenticator gives one.
+            PermissionRefused: the login is refused, for example for want of a CSRF token.
+        """
+        authenticators = [cls() for cls in self.authentication_classes()]
+        drf = Request(request, parsers=[_ReadNothing()], authenticators=authenticators)
+        try:
+            user = drf.user
+        except exceptions.PermissionDenied as refused:
+            # The text may quote headers of the request (CSRF names the Origin): for the log only.
+            logger.warning("Refused %s %s: %s", request.method, request.path, refused.detail)
+            raise PermissionRefused from refused
+        except (exceptions.AuthenticationFailed, exceptions.NotAuthenticated) as failed:
+            logger.info("No valid login for %s %s: %s", request.method, request.path, failed.detail)
+            raise self._challenge(authenticators, drf) from failed
+        if not self.allow_anonymous and not getattr(user, "is_authenticated", False):
+            raise self._challenge(authenticators, drf)
+        return user
+
+    def scope_for(self, user: Any) -> str:
+        """The tenancy key of a user: thread ids are looked up inside it only.
+
+        Raises:
+            NotAuthenticated: the caller is anonymous and the site has not said whose threads those are.
+        """
+        if getattr(user, "pk", None) is None:
+            raise NotAuthenticated
+        return f"user:{user.pk}"
+
+    def may_run(self, user: Any, entry: Any) -> bool | Awaitable[bool]:
+        """Whether a user may start runs of an agent: the ``permission`` it was registered with.
+
+        Args:
+            user: the caller.
+            entry: the registry's entry of the agent.
+
+        Returns:
+            The verdict, or an awaitable of it, which is then awaited in the event loop.
+        """
+        permission = entry.options.permission
+        if permission is None:
+            return True
+        if isinstance(permission, str):
+            return bool(user.has_perm(permission))
+        verdict: bool | Awaitable[bool] = permission(user)
+        return verdict if isawaitable(verdict) else bool(verdict)
+
+    def may_see(self, user: Any, run: Run) -> bool:
+        """Whether a user may watch a run of their scope; False behaves like an unknown run."""
+        return True
+
+    def may_cancel(self, user: Any, run: Run) -> bool:
+        """Whether a user may stop a run of their scope that they may see."""
+        return True
+
+    def may_answer(self, user: Any, interrupt: Interrupt) -> bool:
+        """Whether a user may answer a question: its permission, where the agent asked for one."""
+        return not interrupt.permission or bool(user.has_perm(interrupt.permission))
+
+    def run_context(self, request: HttpRequest) -> Mapping[str, Any]:
+        """Plain JSON to store with a run as ``run.extra``: the tenant, say. An agent never sees the request."""
+        return {}
+
+    # ---- for the transports --------------------------------------------------------------------------------------
+
+    def enter(self, request: HttpRequest) -> Caller:
+        """Authenticate a request; call in a database thread."""
+        user = self.authenticate(request)
+        return Caller(user, self.scope_for(user))
+
+    def enter_agent(self, request: HttpRequest, entry: Any) -> tuple[Caller, bool | Awaitable[bool]]:
+        """Authenticate a request that starts a run, and ask whether it may; one hop into a database thread.
+
+        Args:
+            request: the request.
+            entry: the agent's registry entry, None where there is no such agent.
+        """
+        caller = self.enter(request)
+        if entry is None:
+            return caller, False
+        verdict = self.may_run(caller.user, entry)
+        return Caller(caller.user, caller.scope, dict(self.run_context(request))), verdict
+
+    def permitted(self, request: HttpRequest, entries: Sequence[Any]) -> list[tuple[Any, bool | Awaitable[bool]]]:
+        """Authenticate a request and ask for each agent whether the caller may run it."""
+        user = self.enter(request).user
+        return [(entry, self.may_run(user, entry)) for entry in entries]
+
+    @staticmethod
+    def _challenge(authenticators: Sequence[BaseAuthentication], request: Request) -> NotAuthenticated:
+        # The first authenticator decides, as in REST framework: where sessions come first, a browser must not be
+        # shown the dialog for a password.
+        header = authenticators[0].authenticate_header(request) if authenticators else None
+        return NotAuthenticated(extra={"authenticate": header} if header else None)
+
+
+def get_policy() -> AccessPolicy:
+    """The site's policy; one instance per process and setting."""
+    policy: AccessPolicy = _instance(settings.ACCESS_POLICY)
+    return policy
+
+
+_instances: dict[str, AccessPolicy] = {}
+
+
+def _instance(path: str) -> AccessPolicy:
+    if path not in _instances:
+        _instances[path] = imported(path)()
+    return _instances[path]
