@@ -176,7 +176,8 @@ def flat_schema(type: Any) -> dict[str, Any]:
     if isinstance(type, dict):
         return type
     schema = TypeAdapter(type).json_schema()
-    return _flat(schema, schema.get("$defs", {}), ())
+    flat: dict[str, Any] = _flat(schema, schema.get("$defs", {}), ())
+    return flat
 
 
 def _flat(schema: Any, defs: Mapping[str, Any], inside: tuple[str, ...]) -> Any:

@@ -195,12 +195,12 @@ class Reducer:
         if event["subtype"] == "tool-call":
             owner = self._calls.get(entity)
             if owner is not None:
-                owner[1]["encryptedValue"] = event["encryptedValue"]
+                _set_encrypted(owner[1], event)
                 self._touch(owner[0]["id"])
         else:
             message = self._by_id.get(entity)
             if message is not None and message["role"] != "activity":
-                message["encryptedValue"] = event["encryptedValue"]
+                _set_encrypted(message, event)
                 self._touch(entity)
 
     # ---- tool calls ----
@@ -435,6 +435,15 @@ def _own(message: Message) -> Message:
 def _merge_metadata(target: dict[str, Any], event: Event) -> None:
     """Fold an event's metadata into what the event builds; the last write of a key wins (basic/metadata)."""
     target["metadata"] = {**target.get("metadata", {}), **event["metadata"]}
+
+
+def _set_encrypted(target: dict[str, Any], event: Event) -> None:
+    """The value and, since 1.1, the producer's name for its kind; a value without a name has none."""
+    target["encryptedValue"] = event["encryptedValue"]
+    if "encryptedValueType" in event:
+        target["encryptedValueType"] = event["encryptedValueType"]
+    else:
+        target.pop("encryptedValueType", None)
 
 
 def _activity_rule(event: Event, new: list[Message]) -> Callable[[Message], bool]:

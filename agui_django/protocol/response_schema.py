@@ -133,7 +133,7 @@ def _guarded(warn: Callable[[str], None]) -> Any:
 
         return check
 
-    return extend(
+    guarded: Any = extend(  # type: ignore[no-untyped-call,unused-ignore]
         Draft202012Validator,
         {
             "$ref": counted("$ref"),
@@ -144,6 +144,7 @@ def _guarded(warn: Callable[[str], None]) -> Any:
             "unevaluatedProperties": refused_beside_patterns("unevaluatedProperties"),
         },
     )
+    return guarded
 
 
 def _matches(expression: str, text: str, warn: Callable[[str], None]) -> bool | None:
@@ -211,7 +212,7 @@ def _class_end(expression: str, position: int) -> int:
 
 def _told(error: ValidationError) -> dict[str, str]:
     path = "".join(f"/{escape(str(step))}" for step in error.absolute_path)
-    expected = error.validator_value
+    expected: Any = error.validator_value
     match error.validator:
         case "type":
             names = expected if isinstance(expected, list) else [expected]
