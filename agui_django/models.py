@@ -201,7 +201,7 @@ class MessageQuerySet(models.QuerySet["Message"]):
 
     def in_play(self) -> MessageQuerySet:
         """What the conversation consists of now, in order; superseded branches are left out."""
-        return self.filter(superseded_by=None).order_by("order")
+        return self.filter(superseded_by=None).order_by("order", "pk")
 
 
 class Message(models.Model):
@@ -253,6 +253,7 @@ class StateVersion(models.Model):
     run = models.ForeignKey(Run, on_delete=models.SET_NULL, null=True, blank=True, related_name="state_versions")
     version = models.PositiveIntegerField()
     state = models.TextField()
+    digest = models.CharField(max_length=64, help_text="SHA-256 of the value: finds an equal version in one statement.")
     origin = models.CharField(max_length=10, choices=Origin.choices)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
@@ -262,6 +263,7 @@ class StateVersion(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["thread", "version"], name="agui_state_version"),
         ]
+        indexes: ClassVar = [models.Index(fields=["thread", "digest"], name="agui_state_digest")]
 
     def __str__(self) -> str:
         return f"state version {self.version} of thread {self.thread_id}"

@@ -1,0 +1,215 @@
+"""Our own database threads: every statement of this app runs in one of them, never in a request's thread.
+
+Four threads, on SQLite one, which is also the writer's: then nothing inside the process fights for the file's lock.
+Started lazily and keyed by process (fork safe); usable from any event loop and from plain threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+from django.db import IntegrityError, InterfaceError, OperationalError, connections, router, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: Threads, and so connections, beside the writer's.
+THREADS = 4
+#: A connection that rested longer than this is tried before it is used: servers and firewalls drop quiet ones.
+REST = 30.0
+#: How long a transaction is tried again on "database is locked", a deadlock or a lost connection.
+RETRY_DEADLINE = 20.0
+#: How often a transaction is tried again after losing a race for a unique value.
+RACES = 5
+
+
+def database_alias() -> str:
+    """The alias that all of this app's rows are written to and read from."""
+    from agui_django.models import Run
+
+    return router.db_for_write(Run)
+
+
+class Pool:
+    """The database threads of one process.
+
+    Args:
+        alias: the database.
+        single: whether one thread does everything (SQLite).
+    """
+
+    def __init__(self, alias: str, *, single: bool) -> None:
+        self.alias = alias
+        self.single = single
+        self.pid = os.getpid()
+        #: Names this process in `Run.claim`.
+        self.claim = f"{socket.gethostname()[:24]}:{self.pid}:{secrets.token_hex(4)}"
+        self._local = threading.local()
+        self._opened: list[BaseDatabaseWrapper] = []
+        self._lock = threading.Lock()
+        self._writer = ThreadPoolExecutor(1, "agui-writer")
+        self._readers = self._writer if single else ThreadPoolExecutor(THREADS, "agui-db")
+
+    def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Queue a job; its result comes through a `concurrent.futures.Future`."""
+        return self._readers.submit(self._work, function, *args, **kwargs)
+
+    def submit_writer(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Queue a job in the writer's thread, behind what it has been given before."""
+        return self._writer.submit(self._work, function, *args, **kwargs)
+
+    async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a job and wait for it. A cancelled caller does not stop a job that has begun."""
+        return await asyncio.wrap_future(self.submit(function, *args, **kwargs))
+
+    async def run_writer(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a job in the writer's thread and wait for it."""
+        return await asyncio.wrap_future(self.submit_writer(function, *args, **kwargs))
+
+    def run_sync(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a job for a synchronous caller; a caller that is in one of our threads runs it there."""
+        if self.inside:
+            return self._work(function, *args, **kwargs)
+        return self.submit(function, *args, **kwargs).result()
+
+    @property
+    def inside(self) -> bool:
+        """Whether the calling thread is one of this pool's."""
+        return getattr(self._local, "connection", None) is not None
+
+    def close(self) -> None:
+        """Finish what is queued, end the threads and close their connections. The next `get_pool` makes a new pool."""
+        forget_pool(self)
+        for executor in {self._readers, self._writer}:
+            executor.shutdown(wait=True)
+        for connection in self._opened:
+            # Their threads are gone; nobody else uses these wrappers.
+            connection.inc_thread_sharing()
+            connection.close()
+
+    def _work(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        self._connection()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._local.used = time.monotonic()
+
+    def _connection(self) -> BaseDatabaseWrapper:
+        # Django keeps one connection per alias and thread. It stays open between jobs: CONN_MAX_AGE is for requests.
+        connection: BaseDatabaseWrapper | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = connections[self.alias]
+            self._local.connection = connection
+            with self._lock:
+                self._opened.append(connection)
+        else:
+            rested = time.monotonic() - self._local.used > REST
+            if connection.connection is not None and (connection.errors_occurred or (rested and not self.single)):
+                revive(connection)
+        prepare(connection)
+        return connection
+
+
+def revive(connection: BaseDatabaseWrapper) -> None:
+    """Close a connection that no longer works; the next statement opens a new one."""
+    connection.errors_occurred = False
+    if connection.in_atomic_block or not connection.is_usable():
+        connection.close()
+
+
+def prepare(connection: BaseDatabaseWrapper) -> None:
+    """Connect; on SQLite begin every transaction as a writer.
+
+    A deferred transaction that has read cannot always become a writer beside another process: SQLite then answers
+    "database is locked" at once, whatever its timeout.
+    """
+    if connection.connection is None:
+        with contextlib.suppress(OperationalError, InterfaceError):  # the job's first statement tells it
+            connection.ensure_connection()
+        if connection.vendor == "sqlite" and not getattr(connection, "transaction_mode", None):
+            connection.transaction_mode = "IMMEDIATE"  # type: ignore[attr-defined]
+
+
+def transact(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a function in one transaction; whole again when a lock, a lost connection or a race undid it.
+
+    The function must change nothing but the database: it may run more than once. Call it in a pool's thread.
+    """
+    alias = database_alias()
+    give_up = time.monotonic() + RETRY_DEADLINE
+    races, pause = 0, 0.005
+    while True:
+        try:
+            with transaction.atomic(using=alias):
+                return function(*args, **kwargs)
+        except IntegrityError:
+            races += 1
+            if races > RACES:
+                raise
+        except (OperationalError, InterfaceError) as error:
+            if not passing(error, connections[alias]) or time.monotonic() > give_up:
+                raise
+            time.sleep(pause)  # in a database thread
+            pause = min(pause * 2, 0.25)
+
+
+def passing(error: Exception, connection: BaseDatabaseWrapper) -> bool:
+    """Whether the same transaction may succeed a moment later."""
+    cause = error.__cause__
+    if getattr(cause, "sqlstate", None) in {"40001", "40P01", "55P03"}:  # serialization, deadlock, lock timeout
+        return True
+    if connection.vendor == "sqlite":
+        return "locked" in str(error) or "busy" in str(error)
+    if connection.in_atomic_block:
+        return False
+    if connection.connection is not None and not connection.is_usable():
+        connection.close()
+        return True
+    return connection.connection is None
+
+
+_pool: Pool | None = None
+_pool_lock = threading.Lock()
+
+
+def get_pool() -> Pool:
+    """The pool of this process."""
+    global _pool
+    pool = _pool
+    if pool is not None and pool.pid == os.getpid():
+        return pool
+    with _pool_lock:
+        if _pool is None or _pool.pid != os.getpid():
+            alias = database_alias()
+            _pool = Pool(alias, single=connections[alias].vendor == "sqlite")
+        return _pool
+
+
+def forget_pool(pool: Pool) -> None:
+    """Let the next `get_pool` make a new one."""
+    global _pool
+    with _pool_lock:
+        if _pool is pool:
+            _pool = None
+
+
+def process_claim() -> str:
+    """The name of this process in `Run.claim`."""
+    return get_pool().claim
+
+
+async def shutdown() -> None:
+    """Close the pool of this process, if there is one (tests, the end of a process)."""
+    pool = _pool
+    if pool is not None and pool.pid == os.getpid():
+        await asyncio.get_running_loop().run_in_executor(None, pool.close)
