@@ -100,7 +100,7 @@ class Run(models.Model):
     uuid = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False, help_text="The run's address.")
     thread = models.ForeignKey(Thread, on_delete=models.CASCADE, related_name="runs")
     run_id = models.CharField(max_length=ID_LENGTH, help_text="The id as the client gave it; not unique.")
-    digest = models.CharField(max_length=64, help_text="SHA-256 of the cleaned request: recognises a repeat.")
+    digest = models.CharField(max_length=64, blank=True, help_text="SHA-256 of the cleaned request: recognises a repeat.")
     agent = models.CharField(max_length=100)
     user = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="agui_runs"
@@ -253,7 +253,9 @@ class StateVersion(models.Model):
     run = models.ForeignKey(Run, on_delete=models.SET_NULL, null=True, blank=True, related_name="state_versions")
     version = models.PositiveIntegerField()
     state = models.TextField()
-    digest = models.CharField(max_length=64, help_text="SHA-256 of the value: finds an equal version in one statement.")
+    digest = models.CharField(
+        max_length=64, blank=True, help_text="SHA-256 of the value: finds an equal version in one statement."
+    )
     origin = models.CharField(max_length=10, choices=Origin.choices)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
@@ -300,7 +302,7 @@ class Interrupt(models.Model):
     response_schema = models.TextField(blank=True, help_text="Wire text.")
     expires_at = models.DateTimeField(null=True, blank=True)
     wire = models.TextField(help_text="Wire text of the whole interrupt as the client was shown it.")
-    metadata = models.TextField(blank=True)
+    metadata = models.TextField(blank=True, help_text="Wire text.")
     permission = models.CharField(max_length=ID_LENGTH, blank=True)
     status = models.CharField(max_length=10, choices=Status.choices, default=Status.OPEN)
     draft = models.TextField(blank=True, help_text="An answer kept until the others of its run are complete.")

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -49,11 +47,10 @@ class Pool:
     """
 
     def __init__(self, alias: str, *, single: bool) -> None:
+        """Make the executors; their threads start with the first job."""
         self.alias = alias
         self.single = single
         self.pid = os.getpid()
-        #: Names this process in `Run.claim`.
-        self.claim = f"{socket.gethostname()[:24]}:{self.pid}:{secrets.token_hex(4)}"
         self._local = threading.local()
         self._opened: list[BaseDatabaseWrapper] = []
         self._lock = threading.Lock()
@@ -87,8 +84,12 @@ class Pool:
         """Whether the calling thread is one of this pool's."""
         return getattr(self._local, "connection", None) is not None
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Finish what is queued, end the threads and close their connections. The next `get_pool` makes a new pool."""
+        await asyncio.get_running_loop().run_in_executor(None, self.close_sync)
+
+    def close_sync(self) -> None:
+        """`close` for synchronous callers outside the pool's threads."""
         forget_pool(self)
         for executor in {self._readers, self._writer}:
             executor.shutdown(wait=True)
@@ -203,13 +204,8 @@ def forget_pool(pool: Pool) -> None:
             _pool = None
 
 
-def process_claim() -> str:
-    """The name of this process in `Run.claim`."""
-    return get_pool().claim
-
-
 async def shutdown() -> None:
     """Close the pool of this process, if there is one (tests, the end of a process)."""
     pool = _pool
     if pool is not None and pool.pid == os.getpid():
-        await asyncio.get_running_loop().run_in_executor(None, pool.close)
+        await pool.close()

@@ -55,6 +55,7 @@ class RunSetup:
         turn: the turn's name. A keyed message or call has the wire id ``<turn>:<key>``.
         user, actor, thread, extra: as the run context shows them. `thread` is a Thread row or any object.
         protocol_version: as the client declared it, "" for 0.x.
+        ledger: the store's own notes for the close (a `store.Ledger`); nobody else reads them.
     """
 
     run_id: str
@@ -77,6 +78,7 @@ class RunSetup:
     time_zone: str = ""
     protocol_version: str = ""
     parent_run_id: str | None = None
+    ledger: Any = None
 
 
 @dataclass(frozen=True)

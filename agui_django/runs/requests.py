@@ -1,0 +1,128 @@
+"""What is asked of the store, and what it answers: plain values that pass between transports, engine and store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from agui_django.conf import settings
+from agui_django.protocol.errors import AgUiError
+from agui_django.protocol.run_input import RunInput
+from agui_django.runs.setup import RunSetup, Wire
+
+if TYPE_CHECKING:
+    from agui_django.models import Run
+
+Kind = Literal["created", "attached", "joined", "hydration", "refused"]
+
+
+@dataclass(frozen=True)
+class AgentPolicy:
+    """What the store has to know of an agent.
+
+    Attributes:
+        initial_state: the state of a new thread, or a function that makes it.
+    """
+
+    name: str
+    history: str = "verified"
+    state_policy: str = "client"
+    busy: str = "reject"
+    open_interrupts: str = "reject"
+    client_roles: tuple[str, ...] = ("user", "tool")
+    initial_state: Any = None
+
+    @classmethod
+    def of(cls, entry: Any) -> AgentPolicy:
+        """The policy of a registry entry: its options, else the settings."""
+        initial = getattr(entry.options, "initial_state", None)
+        return cls(
+            name=entry.name,
+            history=settings.for_agent(entry, "HISTORY"),
+            state_policy=settings.for_agent(entry, "STATE_POLICY"),
+            busy=settings.for_agent(entry, "BUSY"),
+            open_interrupts=settings.for_agent(entry, "OPEN_INTERRUPTS"),
+            client_roles=tuple(settings.CLIENT_ROLES),
+            initial_state=initial if isinstance(initial, dict) or callable(initial) else None,
+        )
+
+    def first_state(self) -> Any:
+        """The state a new thread of this agent starts from."""
+        initial: Mapping[str, Any] | Callable[[], Any] | None = self.initial_state
+        return (initial() if callable(initial) else initial) or {}
+
+
+@dataclass
+class StartRequest:
+    """A request for a run, authenticated and parsed.
+
+    Attributes:
+        scope: the tenancy key that the thread's id is looked up in.
+        owner: who owns a thread that has to be made; a user or None.
+        user: whom the run is for.
+        actor: who asked for it, where that is somebody else.
+        agent: a registry entry, or an `AgentPolicy`.
+        run_input: the checked input.
+        claim: the process that will execute the run at once; empty: it is stored as pending, for whoever claims it.
+        extra: plain JSON, shown to the agent as ``run.extra``.
+        resumed_run: the interrupted run that a resume from the server answers; from a client it is found by its ids.
+    """
+
+    scope: str
+    owner: Any
+    user: Any
+    agent: Any
+    run_input: RunInput
+    actor: Any = None
+    transport: str = "sse"
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    language: str = ""
+    time_zone: str = ""
+    claim: str = ""
+    resumed_run: Run | None = None
+    origin: Literal["client", "server"] = "client"
+
+    @property
+    def policy(self) -> AgentPolicy:
+        """What the store has to know of the agent."""
+        return self.agent if isinstance(self.agent, AgentPolicy) else AgentPolicy.of(self.agent)
+
+
+@dataclass
+class Hydration:
+    """A thread's present, to be restated.
+
+    Attributes:
+        messages: the wire messages in play.
+        state: plain JSON.
+        interrupts: the wire interrupts that wait for an answer.
+        run_id: the client's id of the run that is restated: the one that asked, else the latest; "" without runs.
+        active: the run that holds the thread now, None when it is idle.
+    """
+
+    thread_id: str
+    run_id: str
+    messages: list[Wire]
+    state: Any
+    interrupts: list[Wire]
+    active: Run | None = None
+
+
+@dataclass
+class Opened:
+    """What became of a `StartRequest`.
+
+    Attributes:
+        kind: ``created``: a new run (`run`, `setup`). ``attached``: a repeat; follow `run` from its start. ``joined``: a
+            client without history met an active run; `run`, and `hydration` is what the thread held when it began.
+            ``hydration``: no run; restate `hydration`. ``refused``: tell `error` as the stream's only event.
+        warnings: what of the request was dropped or ignored, for the log.
+    """
+
+    kind: Kind
+    run: Run | None = None
+    setup: RunSetup | None = None
+    hydration: Hydration | None = None
+    error: AgUiError | None = None
+    warnings: list[str] = field(default_factory=list)
