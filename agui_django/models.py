@@ -61,6 +61,7 @@ class Thread(models.Model):
         ]
 
     def __str__(self) -> str:
+        """Name the row in logs and lists; never with what users wrote."""
         return f"thread {self.pk}"
 
 
@@ -100,7 +101,7 @@ class Run(models.Model):
     uuid = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False, help_text="The run's address.")
     thread = models.ForeignKey(Thread, on_delete=models.CASCADE, related_name="runs")
     run_id = models.CharField(max_length=ID_LENGTH, help_text="The id as the client gave it; not unique.")
-    digest = models.CharField(max_length=64, blank=True, help_text="SHA-256 of the cleaned request: recognises a repeat.")
+    digest = models.CharField(max_length=64, help_text="SHA-256 of the cleaned request: recognises a repeat.")
     agent = models.CharField(max_length=100)
     user = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="agui_runs"
@@ -168,6 +169,7 @@ class Run(models.Model):
         ]
 
     def __str__(self) -> str:
+        """Name the row in logs and lists; never with what users wrote."""
         return f"run {self.uuid}"
 
     @property
@@ -193,6 +195,7 @@ class RunEvents(models.Model):
         ]
 
     def __str__(self) -> str:
+        """Name the row in logs and lists; never with what users wrote."""
         return f"events {self.first_seq}-{self.last_seq} of {self.run_id}"
 
 
@@ -236,6 +239,7 @@ class Message(models.Model):
         indexes: ClassVar = [models.Index(fields=["thread", "order"], name="agui_message_order")]
 
     def __str__(self) -> str:
+        """Name the row in logs and lists; never with what users wrote."""
         return f"message {self.pk}"
 
 
@@ -268,6 +272,7 @@ class StateVersion(models.Model):
         indexes: ClassVar = [models.Index(fields=["thread", "digest"], name="agui_state_digest")]
 
     def __str__(self) -> str:
+        """Name the row in logs and lists; never with what users wrote."""
         return f"state version {self.version} of thread {self.thread_id}"
 
 
@@ -335,6 +340,7 @@ class Interrupt(models.Model):
         ]
 
     def __str__(self) -> str:
+        """Name the row in logs and lists; never with what users wrote."""
         return f"interrupt {self.pk}"
 
     @property

@@ -21,7 +21,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('uuid', models.UUIDField(default=uuid.uuid4, editable=False, help_text="The run's address.", primary_key=True, serialize=False)),
                 ('run_id', models.CharField(help_text='The id as the client gave it; not unique.', max_length=255)),
-                ('digest', models.CharField(blank=True, help_text='SHA-256 of the cleaned request: recognises a repeat.', max_length=64)),
+                ('digest', models.CharField(help_text='SHA-256 of the cleaned request: recognises a repeat.', max_length=64)),
                 ('agent', models.CharField(max_length=100)),
                 ('extra', models.TextField(default='{}', help_text='JSON of what AccessPolicy.run_context(request) gave.')),
                 ('language', models.CharField(blank=True, max_length=20)),

@@ -114,9 +114,9 @@ class Opened:
     """What became of a `StartRequest`.
 
     Attributes:
-        kind: ``created``: a new run (`run`, `setup`). ``attached``: a repeat; follow `run` from its start. ``joined``: a
-            client without history met an active run; `run`, and `hydration` is what the thread held when it began.
-            ``hydration``: no run; restate `hydration`. ``refused``: tell `error` as the stream's only event.
+        kind: ``created``: a new run (`run`, `setup`). ``attached``: a repeat; follow `run` from its start.
+            ``joined``: a client without history met an active run; `run`, and `hydration` is what the thread held when
+            it began. ``hydration``: no run; restate `hydration`. ``refused``: tell `error` as the stream's only event.
         warnings: what of the request was dropped or ignored, for the log.
     """
 

@@ -45,7 +45,8 @@ class RunSetup:
         run_id, thread_id: the client's ids.
         address: the run's uuid as hex: names it in logs and error references.
         agent: the registered name.
-        input: the accepted RunAgentInput as a wire dict, with the messages and state IN PLAY (never the client's raw list).
+        input: the accepted RunAgentInput as a wire dict, with the messages and state IN PLAY (never the client's raw
+            list).
         new_messages: the wire messages the thread did not have before; they ride in RUN_STARTED.input.
         messages: the wire messages in play, new ones included, stand-in tool messages for dangling calls included.
         state: plain JSON the run starts from.
