@@ -1,0 +1,177 @@
+"""What every address has in common: who asks, what is read of the body, and how an error is told.
+
+Law: an answer that is not a stream is JSON, whatever went wrong and under whatever server; nothing a request held is
+given back, and no exception's text that is not ours.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core.handlers.asgi import ASGIRequest
+from django.db import transaction
+from django.http import HttpRequest, HttpResponseBase, JsonResponse
+from django.http.request import UnreadablePostError
+from django.views.decorators.csrf import csrf_exempt
+
+from agui_django.conf import settings
+from agui_django.protocol.errors import (
+    AgUiError,
+    AsgiRequired,
+    BodyTooLarge,
+    InvalidInput,
+    InvalidJson,
+    LimitExceeded,
+    MethodRefused,
+    NotAuthenticated,
+    UnsupportedMediaType,
+)
+from agui_django.protocol.run_input import check_version, is_legacy
+
+logger = logging.getLogger("agui_django.request")
+
+View = Callable[..., Awaitable[HttpResponseBase]]
+
+#: Seconds after which a refused client may come back.
+RETRY_AFTER = 2
+
+_NUMBER = re.compile(r"[0-9]{1,10}")
+
+
+def endpoint(*methods: str) -> Callable[[View], View]:
+    """Make an address of a view: methods, JSON errors, and none of the site's HTML habits.
+
+    CSRF is checked by the authenticator that needs it (sessions do), so that the answer is JSON and a token needs no
+    cookie. A view of this app never runs in a request's transaction.
+    """
+
+    def decorate(view: View) -> View:
+        @wraps(view)
+        async def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+            try:
+                if not isinstance(request, ASGIRequest):
+                    raise AsgiRequired
+                if request.method not in methods:
+                    raise MethodRefused
+                return await view(request, *args, **kwargs)
+            except AgUiError as error:
+                response = error_response(request, error)
+                if isinstance(error, MethodRefused):
+                    response["Allow"] = ", ".join(methods)
+                return response
+            except Exception as error:
+                return error_response(request, error)
+
+        wrapped: View = csrf_exempt(answer)
+        for alias in django_settings.DATABASES:
+            wrapped = transaction.non_atomic_requests(using=alias)(wrapped)
+        # LoginRequiredMiddleware would redirect to a login page.
+        wrapped.login_required = False  # type: ignore[attr-defined]
+        return wrapped
+
+    return decorate
+
+
+def error_response(request: HttpRequest, error: Exception) -> JsonResponse:
+    """The JSON answer for an error; its reference is in the log beside what really happened."""
+    reference = secrets.token_hex(6)
+    if not isinstance(error, AgUiError) or not error.public:
+        logger.error(
+            "%s %s failed, reference %s", request.method, request.path, reference,
+            exc_info=error, extra={"request": request},
+        )  # fmt: skip
+        told = AgUiError("Something went wrong here.")
+    else:
+        told = error
+        logger.info("%s %s: %s (%s), reference %s", request.method, request.path, told.status, told.code, reference)
+    extra = dict(told.extra)
+    challenge = extra.pop("authenticate", None)
+    body = {"code": told.code, "message": str(told.message), "fields": told.fields, "reference": reference, **extra}
+    response = JsonResponse({"error": body}, status=told.status, json_dumps_params={"ensure_ascii": False})
+    response["Cache-Control"] = "no-store"
+    if isinstance(told, NotAuthenticated) and challenge:
+        response["WWW-Authenticate"] = challenge
+    if isinstance(told, LimitExceeded) or told.status == 503:
+        response["Retry-After"] = str(told.extra.get("retryAfter", RETRY_AFTER))
+    return response
+
+
+def json_response(data: Any, status: int = 200) -> JsonResponse:
+    """A JSON answer that nobody keeps."""
+    response = JsonResponse(data, status=status, json_dumps_params={"ensure_ascii": False})
+    response["Cache-Control"] = "no-store"
+    return response
+
+
+# ---- what is read of a request ------------------------------------------------------------------------------------
+
+
+def check_content_type(request: HttpRequest, *, required: bool = True) -> None:
+    """Let JSON in only: other bodies can be sent across origins without asking.
+
+    Raises:
+        UnsupportedMediaType: it declares something else; with ``required``, also when it declares nothing.
+    """
+    declared = (request.content_type or "").lower()
+    if declared != "application/json" and (declared or required):
+        raise UnsupportedMediaType
+    charset = request.content_params.get("charset", "utf-8") if request.content_params else "utf-8"
+    if charset.lower().replace("_", "-") not in ("utf-8", "utf8"):
+        raise UnsupportedMediaType
+
+
+def read_body(request: HttpRequest) -> bytes:
+    """The whole body, within our own limit (not Django's, which knows forms).
+
+    Raises:
+        BodyTooLarge: it is longer than ``MAX_BODY``.
+    """
+    limit = settings.MAX_BODY
+    declared = request.META.get("CONTENT_LENGTH") or ""
+    if declared.isdigit() and (len(declared) > 18 or int(declared) > limit):
+        raise BodyTooLarge
+    try:
+        body = request.read(limit + 1)
+    except UnreadablePostError as error:
+        raise InvalidJson("The body could not be read.") from error
+    if len(body) > limit:
+        raise BodyTooLarge
+    return body
+
+
+def cursor_of(request: HttpRequest) -> int:
+    """The number of the last event a client has: ``Last-Event-ID`` (what a browser's EventSource sends when it comes
+    back to the same address), else ``?after=``; 0 where there is neither.
+
+    Raises:
+        InvalidInput: it is not a number.
+    """
+    name, value = "after", request.GET.get("after", "")
+    if header := request.headers.get("Last-Event-ID", ""):
+        name, value = "Last-Event-ID", header
+    if value == "":
+        return 0
+    if _NUMBER.fullmatch(value) is None:
+        raise InvalidInput("The cursor is not one of ours.", fields=[{"path": name, "message": "must be a number"}])
+    return int(value)
+
+
+def wants_legacy(request: HttpRequest) -> bool:
+    """Whether a watcher asked for the shape of 0.x clients by ``?protocolVersion=0.x``; absent: the current one.
+
+    Raises:
+        UnsupportedVersion: it asks for another major version.
+    """
+    declared = request.GET.get("protocolVersion")
+    if declared is None:
+        return False
+    if declared.endswith(".x"):
+        declared = declared[:-2] + ".0"
+    check_version(declared)
+    return is_legacy(declared)
