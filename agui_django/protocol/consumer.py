@@ -45,8 +45,7 @@ class Consumer:
         self.run_errors: list[dict[str, Any]] = []
         self._chunks = ChunkExpander()
         self._verifier = SequenceVerifier(thread_id=thread_id, run_id=run_id)
-        self._reducer = Reducer([dict(message) for message in messages], state)
-        self._reducer.warn = self.warnings.append
+        self._reducer = Reducer([dict(message) for message in messages], state, warn=self.warnings.append)
         self._refused: ProtocolViolation | None = None
 
     @property
