@@ -6,18 +6,13 @@ migrated template their databases are copied from. Knows the demo site only by i
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import functools
 import json
 import os
-import shutil
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import urllib.error
@@ -27,15 +22,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Literal
 
-import psycopg
-from psycopg import sql
+from tests.databases import (
+    ROOT,
+    DatabaseKind,
+    drop_postgres,
+    manage,
+    new_database,
+    postgres_reachable,
+    site_environment,
+)
 
-ROOT = Path(__file__).resolve().parent.parent
-POSTGRES = {"host": "127.0.0.1", "port": 5432, "user": os.environ.get("AGUI_POSTGRES_USER", "root")}
+__all__ = ["DatabaseKind", "Kind", "ServerError", "ServerProcess", "StoredReader", "free_port", "postgres_reachable"]
+
 START_SECONDS = 60.0
 
 Kind = Literal["daphne", "uvicorn", "gunicorn"]
-DatabaseKind = Literal["sqlite", "postgres"]
 
 # A server must not outlive the test run that is killed. PR_SET_PDEATHSIG survives the exec.
 LAUNCH = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"
@@ -51,90 +52,6 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def postgres_reachable() -> bool:
-    """Tell whether the PostgreSQL that the tests use answers."""
-    try:
-        with psycopg.connect(dbname="postgres", connect_timeout=3, **POSTGRES):  # type: ignore[arg-type]
-            return True
-    except psycopg.OperationalError:
-        return False
-
-
-def create_postgres(name: str, template: str | None = None) -> None:
-    """Create a database, as a copy of ``template`` when one is given."""
-    statement = sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name))
-    if template is not None:
-        statement += sql.SQL(" TEMPLATE {}").format(sql.Identifier(template))
-    with psycopg.connect(dbname="postgres", autocommit=True, **POSTGRES) as connection:  # type: ignore[arg-type]
-        connection.execute(statement)
-
-
-def drop_postgres(name: str) -> None:
-    """Drop a database and end whoever is still connected to it; one that is gone already is fine."""
-    with psycopg.connect(dbname="postgres", autocommit=True, **POSTGRES) as connection:  # type: ignore[arg-type]
-        connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
-
-
-def site_environment(database: DatabaseKind, name: str, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment in which the demo site uses that database."""
-    path = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH", "")) if part)
-    site = {
-        "DJANGO_SETTINGS_MODULE": "project.settings",
-        "AGUI_DEBUG": "1",
-        "AGUI_DATABASE": database,
-        "AGUI_DATABASE_NAME": name,
-        "PYTHONPATH": path,
-        "PYTHONUNBUFFERED": "1",
-    }
-    return {**os.environ, **site, **(extra or {})}
-
-
-def manage(*arguments: str, env: Mapping[str, str], timeout: float = 120) -> str:
-    """Run a management command of the demo site and return what it printed.
-
-    Raises:
-        ServerError: the command failed.
-    """
-    done = subprocess.run(  # noqa: S603 - our own command line
-        [sys.executable, "manage.py", *arguments],
-        cwd=ROOT, env=dict(env), capture_output=True, text=True, timeout=timeout, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise ServerError(f"manage.py {' '.join(arguments)} failed:\n{done.stdout}\n{done.stderr}")
-    return done.stdout
-
-
-@functools.cache
-def _template(database: DatabaseKind) -> str:
-    """Return a migrated database with the demo data, made once per test process and removed with it."""
-    if database == "postgres":
-        name = f"agui_template_{os.getpid()}_{uuid.uuid4().hex[:6]}"
-        create_postgres(name)
-        atexit.register(drop_postgres, name)
-    else:
-        folder = tempfile.mkdtemp(prefix="agui-template-")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        name = str(Path(folder) / "template.sqlite3")
-    env = site_environment(database, name)
-    manage("migrate", "--verbosity=0", env=env)
-    manage("agui_demo_data", env=env)
-    return name
-
-
-def new_database(database: DatabaseKind, folder: Path) -> str:
-    """Return a fresh migrated database with the demo users: a file in ``folder``, or a PostgreSQL name."""
-    template = _template(database)
-    if database == "postgres":
-        name = f"agui_test_{os.getpid()}_{uuid.uuid4().hex[:8]}"
-        create_postgres(name, template)
-        return name
-    path = folder / f"{uuid.uuid4().hex[:8]}.sqlite3"
-    # The backup API sees what is still in a write-ahead log, a file copy would not.
-    with contextlib.closing(sqlite3.connect(template)) as source, contextlib.closing(sqlite3.connect(path)) as target:
-        source.backup(target)
-    return str(path)
 
 
 class ServerProcess:
@@ -224,7 +141,7 @@ class ServerProcess:
         if threading.current_thread() is threading.main_thread():
             command = [sys.executable, "-c", LAUNCH, *command]
         self._log = self.log_path.open("ab")
-        self._process = subprocess.Popen(  # noqa: S603 - our own command line
+        self._process = subprocess.Popen(
             command, cwd=ROOT, env=self.env, stdin=subprocess.DEVNULL,
             stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
@@ -233,7 +150,7 @@ class ServerProcess:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and self.running:
             try:
-                with urllib.request.urlopen(f"{self.base_url}/agui/health", timeout=5) as response:  # noqa: S310
+                with urllib.request.urlopen(f"{self.base_url}/agui/health", timeout=5) as response:
                     if response.status == 200:
                         return True
             except (urllib.error.URLError, OSError):
@@ -311,7 +228,7 @@ class StoredReader:
     """A process with Django that answers what a thread's rows hold, so that a test needs no Django of that database."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
-        self._process = subprocess.Popen(  # noqa: S603 - our own command line
+        self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.stored"],
             cwd=ROOT, env=dict(env), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip

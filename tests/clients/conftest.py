@@ -55,7 +55,7 @@ def node() -> str:
             pytest.fail("Node and npm are needed: the stories of the official clients must not be left out in CI")
         pytest.skip("Node and npm are not installed")
     if not all((HERE / "node_modules" / name / "package.json").exists() for name in PACKAGES.values()):
-        done = subprocess.run([npm, "ci"], cwd=HERE, capture_output=True, text=True, timeout=300, check=False)  # noqa: S603
+        done = subprocess.run([npm, "ci"], cwd=HERE, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
     return path
 
@@ -80,7 +80,7 @@ class Story:
             "client": self.package, "url": f"{self.server.base_url}/agui/agents/{agent}", "headers": TOKEN,
             "threadId": self.thread_id, "steps": steps, **more,
         }  # fmt: skip
-        done = subprocess.run(  # noqa: S603 - our own command line
+        done = subprocess.run(
             [self.node, "drive.mjs"],
             cwd=HERE, input=json.dumps(spec), capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip

@@ -143,10 +143,13 @@ def test_state_deltas(story: Story) -> None:
     ask = script(
         {"type": "STATE_SNAPSHOT", "snapshot": {"items": ["a"], "count": 1, "none": None}},
         {"type": "STATE_DELTA", "delta": [{"op": "add", "path": "/items/-", "value": "b"}]},
-        {"type": "STATE_DELTA", "delta": [
-            {"op": "replace", "path": "/count", "value": 2},
-            {"op": "move", "from": "/none", "path": "/gone"},
-        ]},
+        {
+            "type": "STATE_DELTA",
+            "delta": [
+                {"op": "replace", "path": "/count", "value": 2},
+                {"op": "move", "from": "/none", "path": "/gone"},
+            ],
+        },
     )
     [step] = story.run("script", {"add": [ask]}, initialState={"items": ["from the client"]})["steps"]
     assert step["error"] is None
@@ -157,9 +160,14 @@ def test_state_deltas(story: Story) -> None:
 def test_activity(story: Story) -> None:
     ask = script(
         {"type": "ACTIVITY_SNAPSHOT", "messageId": "a1", "activityType": "PLAN", "content": {"done": 0, "of": 2}},
-        {"type": "ACTIVITY_DELTA", "messageId": "a1", "activityType": "PLAN", "patch": [
-            {"op": "replace", "path": "/done", "value": 1},
-        ]},
+        {
+            "type": "ACTIVITY_DELTA",
+            "messageId": "a1",
+            "activityType": "PLAN",
+            "patch": [
+                {"op": "replace", "path": "/done", "value": 1},
+            ],
+        },
     )
     [step] = story.run("script", {"add": [ask]})["steps"]
     assert step["error"] is None

@@ -1,0 +1,1 @@
+"""agui_django as a site uses it: everything recorded, token authentication on, no middleware beside it."""
