@@ -1,0 +1,370 @@
+// The chat page: which thread is open, which run is read, and what the buttons do.
+
+import * as api from "./api.js";
+import { Conversation } from "./conversation.js";
+import { el, icon } from "./dom.js";
+import { emptyThread, fold } from "./fold.js";
+import { Runs, drawState } from "./inspector.js";
+import { drawQuestions } from "./questions.js";
+import * as threads from "./threads.js";
+
+const SAMPLES = {
+  echo: ["Hello there", "tokens:200 delay_ms:20 size:24"],
+  plan: ["A picnic by the lake", "Move the office"],
+  refund: ["My teapot arrived broken"],
+  slow: ["Write sixty lines"],
+  script: ['[{"type":"CUSTOM","name":"hello","value":1},{"$sleep":1},{"$raise":"ValueError: boom"}]'],
+};
+const RETRIES = 5;
+const $ = (id) => document.getElementById(id);
+const conversation = new Conversation($("messages"), (uuid) => showInspector("runs", uuid));
+const runsPanel = new Runs($("runs"));
+
+let agents = [];
+let entry = null; // the open thread as listed: {id, title, agent, runs}
+let thread = emptyThread();
+let reading = null; // the stream being read: {run, seq, abort}
+let trouble = null; // a refusal that no event told
+
+// ---- drawing: at most once a frame -------------------------------------------------------------------------------
+
+let dirty = new Set();
+let scheduled = false;
+let drawnState;
+
+function changed(ids) {
+  if (ids === null) dirty = null;
+  else if (dirty) for (const id of ids) dirty.add(id);
+  if (scheduled) return;
+  scheduled = true;
+  requestAnimationFrame(draw);
+}
+
+function draw() {
+  scheduled = false;
+  const scroller = $("scroll");
+  const atEnd = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < 80;
+  conversation.draw(thread, entry.runs, dirty);
+  dirty = new Set();
+  const text = JSON.stringify(thread.state);
+  if (text !== drawnState) {
+    drawState($("state"), thread.state, drawnState === undefined ? undefined : JSON.parse(drawnState));
+    drawnState = text;
+  }
+  runsPanel.draw(entry.runs);
+  drawStatus();
+  if (atEnd) scroller.scrollTop = scroller.scrollHeight;
+}
+
+function drawStatus() {
+  const busy = reading !== null;
+  const asking = thread.interrupts.length > 0 && !busy;
+  document.body.dataset.busy = busy;
+  $("working").hidden = !busy;
+  $("steps").replaceChildren(
+    ...thread.steps.map((step) => el("li", { class: step.done ? "done" : "now" }, step.done ? icon("check") : null, step.name)),
+  );
+  $("steps").hidden = !busy || thread.steps.length === 0;
+  $("stop").hidden = !busy;
+  $("send").hidden = busy;
+  $("prompt").disabled = asking;
+  $("prompt").placeholder = asking ? "Answer the question above to go on" : `Message ${titleOf(entry.agent)}`;
+  $("empty").hidden = busy || thread.messages.length > 0 || trouble !== null;
+  drawNotice(busy);
+  const form = $("questions");
+  if (!asking) form.replaceChildren();
+  else if (!form.firstChild) drawQuestions(form, thread.interrupts, resume);
+}
+
+function drawNotice(busy) {
+  const error = trouble ?? (busy ? null : thread.error);
+  const notice = $("notice");
+  notice.className = error ? "card error" : "stopped";
+  if (error) {
+    const code = [error.code, error.reference].filter(Boolean).join(" · ");
+    notice.replaceChildren(icon("warning"), el("div", {}, el("p", {}, error.message), el("p", { class: "hint" }, code)));
+  } else if (!busy && thread.outcome?.type === "cancelled") notice.replaceChildren("Stopped.");
+  else notice.replaceChildren();
+  notice.hidden = !notice.firstChild;
+}
+
+function drawList() {
+  $("threads").replaceChildren(
+    ...threads.list().map((each) => {
+      const running = each.runs[0]?.status === "running";
+      const link = el("a", { href: `#${each.id}`, "aria-current": each.id === entry?.id ? "page" : null },
+        el("span", { class: "title" }, each.title),
+        el("span", { class: "hint" }, running ? el("span", { class: "dot" }) : null, titleOf(each.agent)));
+      const remove = el("button", {
+        type: "button", class: "icon-button", "aria-label": `Remove ${each.title} from this list`,
+        onclick: () => { threads.forget(each.id); if (each.id === entry?.id) newThread(); else drawList(); },
+      }, icon("close"));
+      return el("li", {}, link, remove);
+    }),
+  );
+}
+
+function drawSamples() {
+  const agent = agents.find((each) => each.name === entry.agent);
+  $("agent-title").textContent = agent?.title || entry.agent;
+  $("agent-description").textContent = agent?.description ?? "";
+  $("samples").replaceChildren(
+    ...(SAMPLES[entry.agent] ?? []).map((text) => el("button", { type: "button", class: "sample", onclick: () => send(text) }, text)),
+  );
+}
+
+const titleOf = (name) => agents.find((each) => each.name === name)?.title || name;
+
+// ---- reading a run ---------------------------------------------------------------------------------------------------
+
+const ended = () => thread.outcome !== null || thread.error !== null;
+
+/** Reads frames to the end of the run; a broken connection is taken up again where it broke. */
+async function read(open, abort, { joined = false, seq: from = 0 } = {}) {
+  const mine = (reading = { run: null, seq: from, abort });
+  const place = entry;
+  let started;
+  try {
+    started = await open();
+    mine.run = started.run;
+    if (mine.run && !joined) addRun(place, mine.run);
+    for (let tries = 0; ; ) {
+      try {
+        for await (const { seq, event } of started.frames) {
+          tries = 0;
+          take(mine, place, seq, event);
+        }
+      } catch (error) {
+        if (abort.signal.aborted || !mine.run) throw error;
+      }
+      if (ended() || !mine.run || abort.signal.aborted) break;
+      if ((tries += 1) > RETRIES) throw new api.ApiError(0, { message: "The connection broke; reload to go on." });
+      await new Promise((resolve) => setTimeout(resolve, 300 * 2 ** tries));
+      started = await api.follow(mine.run, mine.seq, abort.signal).catch(() => ({ frames: [] }));
+    }
+  } catch (error) {
+    if (!abort.signal.aborted) throw error;
+  } finally {
+    if (reading === mine) {
+      reading = null;
+      close(place);
+      changed([]);
+    }
+  }
+}
+
+function take(mine, place, seq, event) {
+  if (mine.abort.signal.aborted) return;
+  if (seq !== null) mine.seq = seq;
+  const run = place.runs.find((each) => each.uuid === mine.run);
+  if (run && seq !== null) run.seq = seq;
+  changed(fold(thread, event));
+  keepSoon();
+}
+
+function addRun(place, uuid) {
+  place.runs = place.runs.filter((run) => run.uuid !== uuid);
+  place.runs.unshift({ uuid, agent: place.agent, status: "running", started: Date.now(), seq: 0 });
+  threads.put(place);
+  drawList();
+}
+
+function close(place) {
+  const run = place.runs[0];
+  if (run?.status === "running" && ended()) {
+    run.status = thread.error ? "failed" : { interrupt: "interrupted", cancelled: "cancelled" }[thread.outcome.type] ?? "finished";
+    run.ended = Date.now();
+    run.last = thread.messages.findLast((message) => message.role !== "tool")?.id;
+  }
+  keep();
+  drawList();
+}
+
+// ---- keeping what is shown, so that a reload goes on in the middle -------------------------------------------------------
+
+let timer = null;
+
+function keep() {
+  clearTimeout(timer);
+  timer = null;
+  if (!entry || entry.runs.length === 0) return;
+  threads.put(entry);
+  threads.keepShown(entry.id, thread);
+}
+
+function keepSoon() {
+  timer ??= setTimeout(keep, 1000);
+}
+
+addEventListener("pagehide", keep);
+
+// ---- what the visitor does ------------------------------------------------------------------------------------------------
+
+function request(more) {
+  return { threadId: entry.id, runId: crypto.randomUUID(), protocolVersion: "1.1", messages: [], tools: [], context: [], forwardedProps: {}, ...more };
+}
+
+async function send(text) {
+  const content = text.trim();
+  if (!content || reading) return;
+  const message = { id: crypto.randomUUID(), role: "user", content };
+  if (entry.runs.length === 0) entry.title = content.slice(0, 60);
+  $("prompt").value = "";
+  thread.messages.push(message);
+  trouble = null;
+  const accepted = await run(request({ messages: [message] }));
+  if (accepted) return;
+  // Refused before anything was stored: the words go back to where they were typed.
+  thread.messages = thread.messages.filter((each) => each !== message);
+  $("prompt").value = content;
+  changed(null);
+}
+
+async function resume(entries) {
+  trouble = null;
+  await run(request({ resume: entries }));
+  // A resume that failed before it acted leaves its questions open.
+  if (thread.error) await hydrate();
+}
+
+/** Starts a run and reads it to its end; false when it was refused. */
+async function run(body) {
+  const abort = new AbortController();
+  const place = entry;
+  if (location.hash.slice(1) !== place.id) history.pushState(null, "", `#${place.id}`);
+  Object.assign(thread, { error: null, outcome: null });
+  const reader = read(() => api.start(place.agent, body, abort.signal), abort);
+  $("questions").replaceChildren();
+  changed([]);
+  return reader.then(() => true, refused);
+}
+
+function refused(error) {
+  trouble = error instanceof api.ApiError ? error : { message: "Something went wrong on this page.", code: String(error) };
+  changed([]);
+  return false;
+}
+
+async function stop() {
+  if (!reading?.run) return;
+  $("stop").disabled = true;
+  await api.cancel(reading.run).catch(refused);
+  $("stop").disabled = false;
+}
+
+/** Asks for the thread as it is stored; joins its run when one is active. */
+async function hydrate() {
+  const abort = new AbortController();
+  const error = thread.error;
+  const opened = api.start(entry.agent, request({}), abort.signal);
+  await read(() => opened, abort, { joined: true }).catch(refused);
+  thread.error ??= error;
+  changed(null);
+}
+
+async function openThread(found) {
+  leave();
+  entry = found;
+  thread = threads.shown(found.id) ?? emptyThread();
+  show();
+  const last = found.runs[0];
+  const abort = new AbortController();
+  try {
+    if (last.status === "running") {
+      const seq = threads.shown(found.id) ? last.seq : 0;
+      await read(() => api.follow(last.uuid, seq, abort.signal), abort, { joined: true, seq });
+    } else await hydrate();
+  } catch (error) {
+    if (error.status === 404) {
+      threads.forget(found.id);
+      newThread();
+    } else refused(error);
+  }
+}
+
+function newThread() {
+  leave();
+  const known = agents.some((each) => each.name === threads.lastAgent());
+  entry = { id: crypto.randomUUID(), title: "", agent: known ? threads.lastAgent() : agents[0]?.name ?? "", runs: [] };
+  thread = emptyThread();
+  if (location.hash) history.pushState(null, "", location.pathname);
+  show();
+  $("prompt").focus();
+}
+
+function leave() {
+  keep();
+  reading?.abort.abort();
+  reading = null;
+  trouble = null;
+}
+
+function show() {
+  conversation.clear();
+  $("questions").replaceChildren();
+  drawnState = undefined;
+  $("agent").value = entry.agent;
+  $("agent").disabled = entry.runs.length > 0;
+  document.body.classList.remove("nav-open");
+  drawSamples();
+  drawList();
+  changed(null);
+}
+
+function route() {
+  const found = threads.get(location.hash.slice(1));
+  if (found && found.id === entry?.id) return;
+  if (found) openThread(found);
+  else newThread();
+}
+
+function showInspector(tab, uuid) {
+  for (const name of ["state", "runs"]) {
+    $(`tab-${name}`).setAttribute("aria-selected", name === tab);
+    $(name).hidden = name !== tab;
+  }
+  document.body.classList.add("inspector-open");
+  if (uuid) runsPanel.draw(entry.runs, uuid);
+}
+
+// ---- wiring ----------------------------------------------------------------------------------------------------------------
+
+$("composer").addEventListener("submit", (event) => {
+  event.preventDefault();
+  send($("prompt").value);
+});
+$("prompt").addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  $("composer").requestSubmit();
+});
+$("stop").addEventListener("click", stop);
+$("new").addEventListener("click", newThread);
+$("agent").addEventListener("change", () => {
+  threads.keepAgent($("agent").value);
+  entry.agent = $("agent").value;
+  drawSamples();
+  changed([]);
+});
+for (const name of ["state", "runs"]) $(`tab-${name}`).addEventListener("click", () => showInspector(name));
+$("toggle-nav").addEventListener("click", () => document.body.classList.toggle("nav-open"));
+$("toggle-inspector").addEventListener("click", () => document.body.classList.toggle("inspector-open"));
+$("close-inspector").addEventListener("click", () => document.body.classList.remove("inspector-open"));
+$("veil").addEventListener("click", () => document.body.classList.remove("nav-open", "inspector-open"));
+addEventListener("hashchange", route);
+addEventListener("popstate", route);
+
+async function main() {
+  if (matchMedia("(min-width: 70rem)").matches) document.body.classList.add("inspector-open");
+  entry = { id: "", title: "", agent: "", runs: [] };
+  try {
+    agents = await api.agents();
+  } catch (error) {
+    refused(error);
+    return;
+  }
+  $("agent").replaceChildren(...agents.map((each) => el("option", { value: each.name }, each.title || each.name)));
+  route();
+}
+
+main();
