@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
-import orjson
 from pydantic import TypeAdapter, ValidationError
 
+from agui_django.protocol.codec import encode
 from agui_django.protocol.errors import InterruptExpired, ResumeConflict, ResumeIncomplete, ResumeInvalid
 from agui_django.protocol.json_patch import escape, json_equal
 from agui_django.protocol.response_schema import check_response
@@ -224,7 +224,7 @@ def validate_answer(type: type[T] | dict[str, Any], value: Any) -> T:
         answer: T = value
         return answer
     try:
-        answer = TypeAdapter(type).validate_json(orjson.dumps(value), strict=True)
+        answer = TypeAdapter(type).validate_json(encode(value), strict=True)
     except ValidationError as error:
         raise ResumeInvalid(fields=list(_told(error))) from None
     return answer

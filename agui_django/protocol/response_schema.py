@@ -30,7 +30,13 @@ MAX_REFERENCES = 10_000
 MAX_PATTERN = 500
 MAX_PATTERN_WORK = 5_000_000
 
-_WORDS = {"boolean": "true or false", "null": "null", "array": "a list", "object": "an object"}
+_WORDS = {
+    "integer": "a whole number",
+    "boolean": "true or false",
+    "null": "null",
+    "array": "a list",
+    "object": "an object",
+}
 
 
 class _Unusable(Exception):
@@ -61,7 +67,7 @@ def check_response(
         if _size(payload) > MAX_ANSWER:
             return [{"path": "", "message": "is too large"}]
         Draft202012Validator.check_schema(dict(schema))
-        validator = _guarded(warn)(dict(schema), registry=Registry())
+        validator = _guarded(schema, warn)(dict(schema), registry=Registry())
         return [_told(error) for error in islice(validator.iter_errors(payload), MAX_ERRORS)]
     except _Unusable as error:
         reason = str(error)
@@ -84,9 +90,10 @@ def _size(payload: Any) -> int:
         return len(repr(payload))
 
 
-def _guarded(warn: Callable[[str], None]) -> Any:
+def _guarded(root: Mapping[str, Any], warn: Callable[[str], None]) -> Any:
     """A validator class for one check, with its budget of references and its guarded patterns."""
     followed = 0
+    name_repeats = [_repeats(expression) for expression in _name_patterns(root)]
 
     def counted(keyword: str) -> Callable[..., Iterator[ValidationError]]:
         plain = Draft202012Validator.VALIDATORS[keyword]
@@ -123,10 +130,11 @@ def _guarded(warn: Callable[[str], None]) -> Any:
         plain = Draft202012Validator.VALIDATORS[keyword]
 
         def check(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-            # The library would match the names against the patterns itself, without our guard.
-            if any(_repeats(expression) is None for expression in schema.get("patternProperties", ())):
+            # The library matches the names against the patterns beside this keyword itself, without our guard.
+            if None in name_repeats:
                 return
-            if isinstance(instance, dict) and any(len(name) > MAX_PATTERN for name in instance):
+            worst = max((repeats for repeats in name_repeats if repeats is not None), default=0)
+            if isinstance(instance, dict) and any(len(name) ** worst > MAX_PATTERN_WORK for name in instance):
                 yield ValidationError("has a name that is too long")
                 return
             yield from plain(validator, value, instance, schema) or ()
@@ -145,6 +153,17 @@ def _guarded(warn: Callable[[str], None]) -> Any:
         },
     )
     return guarded
+
+
+def _name_patterns(schema: Any) -> Iterator[str]:
+    if isinstance(schema, Mapping):
+        patterns = schema.get("patternProperties")
+        yield from patterns if isinstance(patterns, Mapping) else ()
+        schema = schema.values()
+    elif not isinstance(schema, list):
+        return
+    for item in schema:
+        yield from _name_patterns(item)
 
 
 def _matches(expression: str, text: str, warn: Callable[[str], None]) -> bool | None:
