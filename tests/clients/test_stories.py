@@ -215,13 +215,13 @@ def test_error(story: Story) -> None:
     )
     [step] = story.run("script", {"add": [ask]})["steps"]
     assert types(step)[-2:] == ["TEXT_MESSAGE_END", "RUN_ERROR"]
-    # The code is AGENT_API's for an exception that is nobody else's.
-    assert step["events"][-1]["code"] == "agent_error"
+    # Fixed code and text for an exception that was not meant for the user.
+    assert step["events"][-1]["code"] == "agent_exception"
     # The request itself holds the text (it is the script), nothing that came back may.
     assert "hunter2" not in str(step["events"][1:])
     assert step["messages"] == [ask, {"id": "m1", "role": "assistant", "content": "half an ans"}]
     stored = story.assert_client_equals_store(step)
-    assert [(run["status"], run["errorCode"]) for run in stored["runs"]] == [("failed", "agent_error")]
+    assert [(run["status"], run["errorCode"]) for run in stored["runs"]] == [("failed", "agent_exception")]
 
 
 def test_cancel_and_leave(story: Story) -> None:

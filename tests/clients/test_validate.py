@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from typing import Any
 
@@ -13,6 +14,7 @@ from ag_ui_validate.pytest_plugin import validate_agui
 from tests.clients.conftest import TOKEN, user
 from tests.servers import ServerProcess
 
+RUN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 SAID = {
     "echo": "tokens:50 delay_ms:0 size:24",
     "plan": "make tea",
@@ -25,17 +27,27 @@ SAID = {
 }
 
 
-def stream(server: ServerProcess, agent: str, thread_id: str, **members: Any) -> list[dict[str, Any]]:
-    """Run an agent and return the events that came over the wire."""
+def stream(
+    server: ServerProcess, agent: str, thread_id: str, *, stop_after: int | None = None, **members: Any
+) -> list[dict[str, Any]]:
+    """Run an agent and return the events that came over the wire; ``stop_after`` that many, cancel the run."""
     body = {
         "threadId": thread_id, "runId": str(uuid.uuid4()), "messages": [], "tools": [], "context": [], "state": {},
         "forwardedProps": {}, "protocolVersion": "1.1", **members,
     }  # fmt: skip
     url = f"{server.base_url}/agui/agents/{agent}"
+    events: list[dict[str, Any]] = []
     with httpx.stream("POST", url, json=body, headers=TOKEN, timeout=60) as response:
         assert response.status_code == 200, response.read()
-        lines = [line for line in response.iter_lines() if line.startswith("data:")]
-    return [json.loads(line.removeprefix("data:")) for line in lines]
+        run = RUN.search(response.headers["Content-Location"])
+        assert run is not None
+        for line in response.iter_lines():
+            if not line.startswith("data:"):
+                continue
+            events.append(json.loads(line.removeprefix("data:")))
+            if len(events) == stop_after:
+                httpx.post(f"{server.base_url}/agui/runs/{run[0]}/cancel", headers=TOKEN, timeout=20).raise_for_status()
+    return events
 
 
 def findings(events: list[dict[str, Any]]) -> list[str]:
@@ -46,13 +58,25 @@ def findings(events: list[dict[str, Any]]) -> list[str]:
 @pytest.mark.parametrize("agent", sorted(SAID))
 def test_no_finding(server: ServerProcess, agent: str) -> None:
     thread_id = str(uuid.uuid4())
-    events = stream(server, agent, thread_id, messages=[user(SAID[agent])])
+    # The slow one takes its time; being stopped is what it is there for.
+    events = stream(server, agent, thread_id, messages=[user(SAID[agent])], stop_after=6 if agent == "slow" else None)
     assert events[-1]["type"] == "RUN_FINISHED", events
     assert findings(events) == []
     # And what a reload is shown.
     restored = stream(server, agent, thread_id)
     assert [event["type"] for event in restored][-1] == "RUN_FINISHED"
     assert findings(restored) == []
+
+
+def test_no_finding_on_a_resume(server: ServerProcess) -> None:
+    thread_id = str(uuid.uuid4())
+    asked = stream(server, "refund", thread_id, messages=[user(SAID["refund"])])[-1]["outcome"]["interrupts"]
+    answers = [
+        {"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": True}} for interrupt in asked
+    ]
+    events = stream(server, "refund", thread_id, resume=answers)
+    assert events[-1]["type"] == "RUN_FINISHED"
+    assert findings(events) == []
 
 
 def test_the_validator_finds_what_is_wrong() -> None:
