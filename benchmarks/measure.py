@@ -147,7 +147,7 @@ def stored(server: Server, tables: str, events: str) -> tuple[int, int]:
     if server.database == "postgres":
         with psycopg.connect(dbname=server.database_name, **POSTGRES) as connection:  # type: ignore[arg-type]
             size = connection.execute("SELECT pg_total_relation_size(%s::regclass)", [tables]).fetchone()
-            count = connection.execute(f"SELECT {events} FROM {tables}").fetchone()  # type: ignore[arg-type]
+            count = connection.execute(f"SELECT {events} FROM {tables}").fetchone()
             assert size is not None and count is not None
             return int(size[0]), int(count[0] or 0)
     with contextlib.closing(sqlite3.connect(f"file:{server.database_name}?mode=ro", uri=True)) as database:
