@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
 from agui_django.agents.live import LIVE, MISSING, Live, LiveDict, LiveList
-from agui_django.agents.live_values import SCALARS, copy_of, key_of, same, size_at_most, token_of
+from agui_django.agents.live_values import SCALARS, copy_of, key_of, same, token_of
 from agui_django.agents.undo import attach, reinstate, renumber, restore, uninsert, unput, unremove, unset
 from agui_django.protocol.codec import clean_text, encode
 
@@ -20,7 +20,7 @@ Op = dict[str, Any]
 Mark = tuple[int, int, Op | None, int]
 
 #: So many unsent operations, and it is looked whether a snapshot has become smaller.
-_MANY_OPS: Final = 4096
+MANY_OPS: Final = 4096
 
 
 class Journal:
@@ -36,7 +36,7 @@ class Journal:
         self._value: Any = None
         self._ops: list[Op] = []
         self._collapsed = False  # the operations were more than a snapshot and are forgotten
-        self._limit = _MANY_OPS
+        self._limit = MANY_OPS
         self._floor = 0  # the JSON text of the value is at least so long
         self._undo: list[tuple[Any, ...]] | None = None
         self._ordered: set[int] = set()  # dicts whose order of keys the way back knows
@@ -51,16 +51,16 @@ class Journal:
         if self._watched:
             self._begin_watched()
         path = ""
-        top = node
-        parent = node._parent
+        top: Any = node
+        parent: Any = node._parent
         while parent is not None:
             key = top._key
             if type(key) is int:
-                if key >= len(parent) or list.__getitem__(parent, key) is not top:  # type: ignore[arg-type]
+                if key >= len(parent) or list.__getitem__(parent, key) is not top:
                     key = renumber(parent, top)
                 path = f"/{key}{path}"
             else:
-                path = key + path  # type: ignore[operator]
+                path = key + path
             top = parent
             parent = top._parent
         if top is self._value:
@@ -95,8 +95,17 @@ class Journal:
         if kind is str:
             value = clean_text(value)
         elif kind not in SCALARS:
-            value = self.copy(value, path + token_of(key))
-        self.put_plain(node, path, key, value, old)
+            self.put_plain(node, path, key, self.copy(value, path + token_of(key)), old)
+            return
+        if type(old) is kind and old == value:
+            return
+        # What put_plain does, for the commonest edit.
+        if self._undo is not None:
+            self._undo.append((unput, node, key, old, None))
+        dict.__setitem__(node, key, value)
+        if type(old) in LIVE:
+            self._left(old)
+        self._record("add" if old is MISSING else "replace", path + token_of(key), value, old)
 
     def put_plain(self, node: LiveDict, path: str, key: str, plain: Any, old: Any, live: Any = None) -> None:
         """Set a key to a plain value that is ours; `live` is its container where there is one already."""
@@ -258,7 +267,11 @@ class Journal:
 
     def _record(self, op: str, path: str, value: Any, old: Any) -> None:
         if old is not MISSING:
-            self._floor -= size_at_most(old) + 2
+            kind = type(old)
+            if kind is int:
+                self._floor -= old.bit_length() // 3 + 4
+            else:
+                self._floor -= 26 if kind in SCALARS or kind is float else len(encode(old)) + 2
             if op == "remove":
                 self._floor -= 6 * len(path) + 4  # at most its name and the signs around it
         if type(value) is str:
@@ -280,7 +293,7 @@ class Journal:
         if self._larger_than_value(self._ops):
             self._collapsed = True
             self._ops = []
-        self._limit = max(_MANY_OPS, 2 * len(self._ops))
+        self._limit = max(MANY_OPS, 2 * len(self._ops))
 
     def _larger_than_value(self, ops: list[Op]) -> bool:
         size = len(encode(ops))

@@ -21,6 +21,8 @@ MISSING: Any = object()
 
 
 class _Keys(KeysView[str]):
+    _mapping: LiveDict
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._mapping)
 
@@ -111,7 +113,7 @@ class LiveDict(dict[str, Any]):
     def __delitem__(self, key: str) -> None:
         self.pop(key)
 
-    def pop(self, key: str, *default: Any) -> Any:  # type: ignore[override]
+    def pop(self, key: str, *default: Any) -> Any:
         """Remove a key and give its value, which is ordinary data from now on."""
         doc = self._doc
         with doc.lock:
@@ -318,11 +320,11 @@ class LiveList(list[Any]):
         """Order the items as `list.sort` does."""
         self._change(lambda items: items.sort(key=key, reverse=reverse))
 
-    def __iadd__(self, values: Iterable[Any]) -> LiveList:  # type: ignore[override,misc]
+    def __iadd__(self, values: Iterable[Any]) -> LiveList:  # type: ignore[misc]
         self.extend(values)
         return self
 
-    def __imul__(self, count: SupportsIndex) -> LiveList:  # type: ignore[override]
+    def __imul__(self, count: SupportsIndex) -> LiveList:
         self._change(lambda items: items.__imul__(count))
         return self
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final, Literal
 
 from agui_django.agents.live import MISSING, LiveDict, LiveList
-from agui_django.protocol.codec import MAX_DEPTH, clean, clean_text, encode
+from agui_django.protocol.codec import MAX_DEPTH, clean, clean_text
 from agui_django.protocol.errors import NotJson, StateInvalid
 from agui_django.protocol.json_patch import escape
 
@@ -49,9 +49,29 @@ def copy_of(
     except NotJson as error:
         field = error.fields[0]
         raise _not_json(path + field["path"], field["message"]) from None
-    if type(plain) is dict or type(plain) is list:
-        _check(plain, path, path.count("/"))
+    check_names(plain, path, path.count("/"))
     return plain
+
+
+def check_names(plain: Any, path: str = "", depth: int = 0) -> None:
+    """Refuse names that clients refuse, and containers too deep inside each other.
+
+    Raises:
+        NotJson, StateInvalid: with the path.
+    """
+    if type(plain) is dict:
+        for name, item in plain.items():
+            _check_name(name, path)
+            if type(item) is dict or type(item) is list:
+                check_names(item, path + token_of(name), depth + 1)
+    elif type(plain) is list:
+        for at, item in enumerate(plain):
+            if type(item) is dict or type(item) is list:
+                check_names(item, f"{path}/{at}", depth + 1)
+    else:
+        return
+    if depth >= MAX_DEPTH:
+        raise _not_json(path, "nested too deeply")
 
 
 def same(live: Any, plain: Any) -> bool:
@@ -66,28 +86,6 @@ def same(live: Any, plain: Any) -> bool:
             return False
         return all(map(same, list.__iter__(live), plain))
     return type(live) is kind and bool(live == plain)
-
-
-def size_at_most(value: Any) -> int:
-    """A length that the JSON text of a value does not exceed; exact for texts and containers."""
-    kind = type(value)
-    if kind is int:
-        return int(value.bit_length()) // 3 + 2
-    return 24 if kind is float or kind in SCALARS else len(encode(value))
-
-
-def _check(plain: Any, path: str, depth: int) -> None:
-    if depth >= MAX_DEPTH:
-        raise _not_json(path, "nested too deeply")
-    if type(plain) is list:
-        for at, item in enumerate(plain):
-            if type(item) is dict or type(item) is list:
-                _check(item, f"{path}/{at}", depth + 1)
-        return
-    for name, item in plain.items():
-        _check_name(name, path)
-        if type(item) is dict or type(item) is list:
-            _check(item, path + token_of(name), depth + 1)
 
 
 def _check_name(name: str, path: str) -> None:

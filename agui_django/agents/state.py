@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from agui_django.agents.journal import Journal, Mark, Op
-from agui_django.agents.live import LIVE, MISSING, LiveDict
-from agui_django.agents.live_values import token_of
+from agui_django.agents.journal import MANY_OPS, Mark, Op
+from agui_django.agents.live import LiveDict
+from agui_django.agents.live_values import check_names
+from agui_django.agents.replay import Replayer
 from agui_django.agents.state_schema import StateSchema
-from agui_django.protocol.errors import StateInvalid
-from agui_django.protocol.json_patch import PatchError, apply_patch, copy_json, make_patch
+from agui_django.protocol.codec import clean
+from agui_django.protocol.json_patch import PatchError, apply_patch, copy_json
 
 _AWAITED = "There was an await (or a yield) inside `with run.edit_state()`: its edits were rolled back."
 
@@ -31,7 +32,7 @@ class Snapshot:
     value: Any
 
 
-class StateDocument(Journal):
+class StateDocument(Replayer):
     """A live JSON document.
 
     Safe in threads: every edit holds `lock`; so does a block from its beginning to its end. Whoever must let nothing
@@ -114,7 +115,7 @@ class StateDocument(Journal):
             if self._blocks or not (self._ops or self._collapsed):
                 return None
             ops, collapsed = self._ops, self._collapsed
-            self._ops, self._collapsed = [], False
+            self._ops, self._collapsed, self._limit = [], False, MANY_OPS
             self.unannounced = self._on_edit is not None
             if collapsed or self._larger_than_value(ops):
                 return Snapshot(copy_json(self._value))
@@ -181,10 +182,11 @@ class StateDocument(Journal):
         Raises:
             RuntimeError: a block was open; it is rolled back.
         """
-        if self._blocks and self._blocks[0].thread == threading.get_ident():
-            with self.lock:
-                self._break()
-            raise RuntimeError(_AWAITED)
+        for block in self._blocks[:1]:
+            if block.thread == threading.get_ident():
+                with self.lock:
+                    self._break()
+                raise RuntimeError(_AWAITED)
 
     # ---- around each edit ----
 
@@ -229,35 +231,16 @@ class StateDocument(Journal):
         self.checked = self._schema is not None
         self._watched = self.checked or bool(self._broken)
 
-    # ---- differences and foreign patches ----
-
-    def _become(self, plain: Any) -> None:
-        if type(plain) in (dict, list) and isinstance(self._value, type(plain)):
-            self._replay(make_patch(copy_json(self._value), plain), "")
-        else:
-            self._swap(plain)
-
-    def _swap(self, plain: Any) -> None:
-        old = self._value
-        if self._undo is not None:
-            self._undo.append((self._set_value, old))
-        self._set_value(self._build(plain, None, None))
-        self._left(old)
-        self._record("replace", "", plain, old)
-
-    def _set_value(self, value: Any) -> None:
-        if isinstance(value, LIVE):
-            value._key = None
-        self._value = value
+    # ---- foreign changes ----
 
     def _apply(self, ops: Iterable[Mapping[str, Any]]) -> list[Op] | None:
-        ops = self.copy(list(ops), "", nan="null")
+        ops = clean(list(ops), default=self._default)
         with self.lock:
             try:
                 result = apply_patch(self._value, ops)
             except PatchError:
                 return None
-            self.copy(result, "")  # refuses names and depths that only the whole document shows
+            check_names(result)
 
             def write() -> None:
                 if any(op["path"] == "" or op.get("from") == "" for op in ops):
@@ -289,75 +272,6 @@ class StateDocument(Journal):
             self._ops = []
             self._undo = None
 
-    def _replay(self, ops: Iterable[Mapping[str, Any]], at: str | None) -> None:
-        """Do operations that are known to apply, in place.
-
-        Args:
-            ops: plain and ours.
-            at: the path whose container a replace fills anew; elsewhere one becomes another by difference.
-        """
-        for op in ops:
-            kind, path = op["op"], op["path"]
-            if kind == "test" or (kind == "move" and op["from"] == path):
-                continue
-            if path == at:
-                self._refill(path, op["value"])
-                continue
-            value, live = op.get("value"), None
-            if kind in ("move", "copy"):
-                parent, where, key = self._find(op["from"])
-                value = copy_json(parent[key])
-                if kind == "move":
-                    live = parent[key] if isinstance(parent[key], LIVE) else None
-                    self._drop(parent, where, key)
-            parent, where, key = self._find(path, adding=kind != "replace" and kind != "remove")
-            if kind == "remove":
-                self._drop(parent, where, key)
-            elif kind == "replace":
-                self._supplant(parent, where, key, value)
-            elif isinstance(parent, LiveDict):
-                self.put_plain(parent, where, key, value, dict.get(parent, key, MISSING), live)
-            else:
-                self.insert_plain(parent, where, key, value, live)
-
-    def _supplant(self, parent: Any, where: str, key: Any, value: Any) -> None:
-        old = parent[key]
-        if type(value) in (dict, list) and isinstance(old, type(value)):
-            here = where + (token_of(key) if isinstance(parent, LiveDict) else f"/{key}")
-            inner = make_patch(copy_json(old), value)
-            self._replay([{**op, "path": here + op["path"]} for op in inner], here)
-        elif isinstance(parent, LiveDict):
-            self.put_plain(parent, where, key, value, old)
-        else:
-            self.set_item_plain(parent, where, key, value)
-
-    def _refill(self, path: str, value: Any) -> None:
-        node = self._walk(path)
-        if isinstance(node, LiveDict):
-            self.refill_dict(node, path, value)
-        else:
-            self.refill(node, path, value)
-
-    def _drop(self, parent: Any, where: str, key: Any) -> None:
-        if isinstance(parent, LiveDict):
-            self.discard(parent, where, key)
-        else:
-            self.remove_item(parent, where, key)
-
-    def _find(self, pointer: str, *, adding: bool = False) -> tuple[Any, str, Any]:
-        """The container a pointer ends in, its path, and the key or index there."""
-        where, _, last = pointer.rpartition("/")
-        node = self._walk(where)
-        if isinstance(node, dict):
-            return node, where, _key(last)
-        return node, where, len(node) if adding and last == "-" else int(last)
-
-    def _walk(self, pointer: str) -> Any:
-        node = self._value
-        for token in pointer.split("/")[1:]:
-            node = node[_key(token) if isinstance(node, dict) else int(token)]
-        return node
-
     # ---- blocks ----
 
     def _open(self, block: _Block) -> LiveDict:
@@ -387,6 +301,7 @@ class StateDocument(Journal):
                 self._broken.remove(block)
                 if not self._blocks:
                     self._rest()
+            self.announce()
             if error is None:
                 raise RuntimeError(_AWAITED)
             return
@@ -401,7 +316,7 @@ class StateDocument(Journal):
                 self._roll_back(block.mark)
             elif outermost and self._undo:
                 self.check()
-        except StateInvalid:
+        except BaseException:
             self._roll_back(block.mark)
             raise
         finally:
@@ -462,7 +377,3 @@ def _current_task() -> asyncio.Task[Any] | None:
         return asyncio.current_task()
     except RuntimeError:  # a thread without a loop
         return None
-
-
-def _key(token: str) -> str:
-    return token.replace("~1", "/").replace("~0", "~")

@@ -5,8 +5,8 @@ Law: the JSON value is judged as JSON, strictly: a date is its text, and a text 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from jsonschema.validators import Draft202012Validator, validator_for
@@ -32,7 +32,7 @@ class StateSchema:
     def __init__(self, schema: Any) -> None:
         self._adapter: TypeAdapter[Any] | None = None
         try:
-            if isinstance(schema, Mapping):
+            if isinstance(schema, dict):
                 cls = validator_for(schema, default=Draft202012Validator)
                 cls.check_schema(schema)
                 self._validator = cls(schema)
@@ -44,11 +44,8 @@ class StateSchema:
     def errors(self, value: Any) -> list[dict[str, str]]:
         """What is wrong where, as ``{"path": "/items/0", "message": "..."}``; empty for a valid state."""
         if self._adapter is None:
-            found = [
-                {"path": _pointer(error.absolute_path), "message": error.message}
-                for _, error in zip(range(_MOST_ERRORS), self._validator.iter_errors(value), strict=False)
-            ]
-            return found
+            found = islice(self._validator.iter_errors(value), _MOST_ERRORS)
+            return [{"path": _pointer(error.absolute_path), "message": error.message} for error in found]
         try:
             self._adapter.validate_json(encode(value), strict=True)
         except ValidationError as error:
