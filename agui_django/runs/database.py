@@ -51,6 +51,8 @@ class Pool:
         self.alias = alias
         self.single = single
         self.pid = os.getpid()
+        #: Called when the pool closes, before its threads end.
+        self.on_close: list[Callable[[], None]] = []
         self._local = threading.local()
         self._opened: list[BaseDatabaseWrapper] = []
         self._lock = threading.Lock()
@@ -91,6 +93,8 @@ class Pool:
     def close_sync(self) -> None:
         """`close` for synchronous callers outside the pool's threads."""
         forget_pool(self)
+        for stop in self.on_close:
+            stop()
         for executor in {self._readers, self._writer}:
             executor.shutdown(wait=True)
         for connection in self._opened:

@@ -1,0 +1,338 @@
+"""A run's log while it runs: events get their numbers here, and are visible once the writer has committed them.
+
+Law: everything in a `Recorder` is touched in its loop's thread only; the writer's thread is handed finished rows.
+Followers are cursors: they read the tail up to `committed`, and rows where the tail no longer reaches back to them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
+
+from agui_django.conf import settings
+from agui_django.protocol.codec import encode
+from agui_django.protocol.downgrade import needs_downgrade
+from agui_django.protocol.errors import AgentFlood, LogLimit, RunClosed
+from agui_django.runs.setup import Closing
+from agui_django.runs.writer import Item, Row, get_writer
+
+if TYPE_CHECKING:
+    from agui_django.models import Run
+    from agui_django.runs.setup import RunSetup
+
+MB = 1024 * 1024
+
+#: Unstored events and bytes above which an agent's await waits for the writer.
+CROWD, CROWD_BYTES = 2_048, 1 * MB
+#: Unstored events and bytes above which the call itself raises.
+FLOOD, FLOOD_BYTES = 20_000, 16 * MB
+#: How many events may still be recorded after a limit was told: those that end the run in order.
+SPARE = 1_000
+#: Committed events and bytes that stay in memory for followers; older ones are read from rows.
+TAIL, TAIL_BYTES = 2_048, 1 * MB
+#: Size of one row: what a replay reads at once.
+ROW, ROW_BYTES = 1_000, 256 * 1024
+
+
+class Recorded(NamedTuple):
+    """One event of the log."""
+
+    seq: int
+    text: str
+    plain: bool
+
+
+#: The runs that this process records, by their address.
+recorders: dict[UUID, Recorder] = {}
+
+
+def get(uuid: UUID) -> Recorder | None:
+    """The recorder of a run that is executed in this process."""
+    return recorders.get(uuid)
+
+
+class _Ready:
+    """An awaitable that is done: awaiting it costs no task switch."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield
+
+
+READY = _Ready()
+
+
+class Recorder:
+    """The log of one running run; the `RunLog` that a driver appends to.
+
+    Args:
+        run: the row, claimed by this process.
+        setup: what the store's open or claim returned with it.
+        loop: whose thread calls; the running loop by default.
+
+    Attributes:
+        last_seq: number of the last event.
+        committed: number of the last event that may be shown.
+        closed: nothing more will come: the terminal event is committed, or the run was `lost`.
+        lost: why the run was taken away or given up; its followers end without a terminal event.
+        on_lost: called in the loop with the error when that happens.
+        on_commit: called in the loop with the run's address after `committed` or `closed` changed.
+    """
+
+    def __init__(self, run: Run, setup: RunSetup, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """Begin to record; `get` finds the recorder from now on."""
+        self.uuid: UUID = run.uuid
+        self.claim = run.claim
+        self.ledger = setup.ledger
+        self.loop = loop or asyncio.get_running_loop()
+        self.last_seq = self.committed = run.last_seq
+        self.closed = False
+        self.lost: Exception | None = None
+        self.on_lost: Callable[[Exception], None] | None = None
+        self.on_commit: Callable[[UUID], None] | None = None
+        self._writer = get_writer()
+        self._tail: list[Recorded] = []
+        self._tail_bytes = 0
+        self._handed = self.last_seq  # number of the last event handed to the writer
+        self._bytes = self._unstored_bytes = 0
+        self._max_log = settings.MAX_LOG
+        self._interval = settings.FLUSH_INTERVAL
+        self._spare: int | None = None
+        self._waiting_for_tick = self._urgent = self._failing = self._ended = False
+        self._done: asyncio.Future[bool] | None = None
+        self._waiters: list[tuple[int, asyncio.Future[bool]]] = []
+        self._lock = threading.Lock()  # of the waiters: followers may live in other loops
+        recorders[self.uuid] = self
+        self._writer.register(self)
+
+    # ---- the driver's side ----------------------------------------------------------------------------------------
+
+    def append(self, text: str, *, plain: bool, urgent: bool = False) -> None:
+        """Add one event's wire text; see `RunLog`."""
+        if self.closed or self._ended:
+            raise RunClosed
+        size = len(text) if text.isascii() else len(text.encode())
+        self._check(size)
+        self.last_seq += 1
+        self._bytes += size
+        self._unstored_bytes += size
+        self._tail_bytes += size
+        self._tail.append(Recorded(self.last_seq, text, plain))
+        if urgent:
+            self._hurry()
+        elif not self._waiting_for_tick:
+            self._waiting_for_tick = True
+            self._writer.at_tick(self, self._interval)
+
+    def crowded(self) -> bool:
+        """Whether so much is unstored that an emission should wait in `room`."""
+        return (
+            self._failing or self.last_seq - self.committed > CROWD or self._unstored_bytes > CROWD_BYTES
+        ) and not self.closed
+
+    def room(self) -> Awaitable[None]:
+        """Wait until half of that is stored; asks the writer to flush early."""
+        if not self.crowded():
+            return READY
+        self._hurry()
+        return self._until(max(self.committed + 1, self.last_seq - CROWD // 2))
+
+    def flush(self) -> Awaitable[None]:
+        """Wait until all so far is stored and visible."""
+        if self.committed >= self.last_seq:
+            return READY
+        self._hurry()
+        return self._until(self.last_seq)
+
+    async def close(self, closing: Closing) -> bool:
+        """Write what is unstored, the terminal event and everything a close changes, in one transaction.
+
+        Cancelling the caller does not stop it. False: the run was taken away, or the database failed for longer than
+        WRITE_DEADLINE; nothing was written then.
+        """
+        if self._done is None:
+            if self.closed:
+                return False
+            self._spare = SPARE  # no limit stops an end
+            self.append(encode(closing.terminal), plain=not needs_downgrade(closing.terminal))
+            self._ended = True
+            self._done = self.loop.create_future()
+            self._hand_over(closing)
+        return await asyncio.shield(self._done)
+
+    # ---- the followers' side --------------------------------------------------------------------------------------
+
+    def tail_from(self, seq: int) -> list[Recorded] | None:
+        """The committed events after a number; None where the tail begins later, then rows have them."""
+        tail, committed = self._tail, self.committed
+        if seq >= committed:
+            return []
+        if not tail or seq + 1 < (first := tail[0].seq):
+            return None
+        return tail[seq + 1 - first : committed + 1 - first]
+
+    async def wait(self, seen: int, timeout: float) -> bool:  # noqa: ASYNC109 - a timer is cheaper than a context
+        """Wait until `committed` is beyond ``seen`` or the log is closed; False after ``timeout`` seconds.
+
+        From any loop.
+        """
+        if self.committed > seen or self.closed:
+            return True
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[bool] = loop.create_future()
+        self._wait_for(seen + 1, waiter)
+        if self.committed > seen or self.closed:  # moved meanwhile, in another loop's thread
+            return True
+        timer = loop.call_later(timeout, _settle, waiter, False)
+        try:
+            return await waiter
+        finally:
+            timer.cancel()
+            with self._lock:
+                self._waiters = [entry for entry in self._waiters if entry[1] is not waiter]
+
+    # ---- the writer's side: called in the loop --------------------------------------------------------------------
+
+    def tick(self) -> Item | None:
+        """The rows that are due; None where an earlier batch is still under way (its commit hurries the next)."""
+        self._waiting_for_tick = False
+        if self.closed or self._ended:
+            return None
+        if self._handed > self.committed:
+            self._urgent = True
+        elif self._handed < self.last_seq:
+            return self._item(None)
+        return None
+
+    def stored(self, last_seq: int, *, final: bool) -> None:
+        """A commit made everything up to a number visible."""
+        if self.closed:
+            return
+        self.committed = last_seq
+        self._unstored_bytes = sum(len(event.text) for event in self._after(last_seq))
+        self._failing = False
+        if final:
+            self._end()
+            _settle(self._done, True)
+        else:
+            self._trim()
+            if self._urgent and not self._ended:
+                self._hurry()
+        self._wake()
+
+    def fail(self) -> None:
+        """A write failed and is tried again: the agent waits meanwhile."""
+        self._failing = True
+
+    def lose(self, error: Exception) -> None:
+        """The run was taken away, or its writes kept failing."""
+        if self.closed:
+            return
+        self.lost = error
+        self._end()
+        _settle(self._done, False)
+        self._wake()
+        if self.on_lost is not None:
+            self.on_lost(error)
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _check(self, size: int) -> None:
+        if self._spare is not None:
+            if self._spare <= 0:
+                raise RunClosed
+            self._spare -= 1
+        elif self._bytes + size > self._max_log:
+            self._spare = SPARE
+            raise LogLimit
+        elif self.last_seq - self.committed >= FLOOD or self._unstored_bytes + size > FLOOD_BYTES:
+            self._spare = SPARE
+            raise AgentFlood
+
+    def _hurry(self) -> None:
+        if self._handed > self.committed:
+            self._urgent = True
+        elif self._handed < self.last_seq:
+            self._hand_over(None)
+
+    def _hand_over(self, closing: Closing | None) -> None:
+        self._urgent = False
+        self._writer.put([self._item(closing)])
+
+    def _item(self, closing: Closing | None) -> Item:
+        unstored = self._after(self._handed)
+        self._handed = self.last_seq
+        return Item(self, list(_rows(unstored)), self.last_seq, closing)
+
+    def _after(self, seq: int) -> list[Recorded]:
+        """The tail's events after a number that it reaches back to."""
+        return self._tail[seq + 1 - self._tail[0].seq :] if self._tail else []
+
+    def _trim(self) -> None:
+        """Forget what is committed and beyond the tail's size; in large steps, as each copies the list."""
+        committed = len(self._tail) - (self.last_seq - self.committed)
+        if committed > 2 * TAIL or self._tail_bytes - self._unstored_bytes > 2 * TAIL_BYTES:
+            drop, size = committed, 0
+            while drop and committed - drop < TAIL and size < TAIL_BYTES:
+                drop -= 1
+                size += len(self._tail[drop].text)
+            # A new list: a follower in another loop's thread may hold the old one.
+            self._tail = self._tail[drop:]
+            self._tail_bytes = sum(len(event.text) for event in self._tail)
+
+    def _end(self) -> None:
+        self.closed = True
+        self._writer.unregister(self)
+        if recorders.get(self.uuid) is self:
+            del recorders[self.uuid]
+
+    def _wait_for(self, target: int, waiter: asyncio.Future[bool]) -> None:
+        with self._lock:
+            self._waiters.append((target, waiter))
+
+    def _wake(self) -> None:
+        with self._lock:
+            due = [waiter for target, waiter in self._waiters if target <= self.committed or self.closed]
+            if due:
+                self._waiters = [entry for entry in self._waiters if entry[0] > self.committed and not self.closed]
+        for waiter in due:
+            loop = waiter.get_loop()
+            if loop is self.loop:
+                _settle(waiter, True)
+            elif not loop.is_closed():
+                loop.call_soon_threadsafe(_settle, waiter, True)
+        if self.on_commit is not None:
+            self.on_commit(self.uuid)
+
+    async def _until(self, target: int) -> None:
+        if self.committed < target and not self.closed:
+            waiter: asyncio.Future[bool] = self.loop.create_future()
+            self._wait_for(target, waiter)
+            await waiter
+        if self.lost is not None:
+            raise RunClosed
+
+
+def _settle(waiter: asyncio.Future[bool] | None, value: bool) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(value)
+
+
+def _rows(events: list[Recorded]) -> Iterator[Row]:
+    """Events as rows of bounded size."""
+    start = size = 0
+    for position, event in enumerate(events):
+        if position > start and (position - start >= ROW or size + len(event.text) > ROW_BYTES):
+            yield _row(events[start:position])
+            start, size = position, 0
+        size += len(event.text)
+    if start < len(events):
+        yield _row(events[start:])
+
+
+def _row(events: list[Recorded]) -> Row:
+    plain = all(event.plain for event in events)
+    return Row(events[0].seq, events[-1].seq, "\n".join([event.text for event in events]), plain)
