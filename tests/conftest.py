@@ -15,8 +15,7 @@ __all__ = ["agui_runtime", "require"]
 async def agui_runtime(transactional_db: None) -> AsyncIterator[None]:
     """A database the writer's thread may share; afterwards no run, thread or connection is left of the test."""
     yield
-    from agui_django.runs import supervisor
-    from agui_django.runs.database import get_pool
+    from agui_django.runs import database, supervisor
 
     await supervisor.settle()
-    await get_pool().close()
+    await database.shutdown()

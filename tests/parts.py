@@ -9,6 +9,9 @@ import functools
 import os
 import shutil
 import socket
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -25,14 +28,23 @@ def _listens(port: int) -> bool:
         return False
 
 
+def _index_answers() -> bool:
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "-q", "--retries", "0", "--timeout", "10", "wheel"]
+    with tempfile.TemporaryDirectory() as folder:
+        return subprocess.run([*command, "-d", folder], capture_output=True, check=False).returncode == 0
+
+
 @functools.cache
 def missing(part: str) -> str:
     """Why a part cannot be used; empty when it can.
 
-    Parts: node, clients and browser (their npm packages), chromium, postgres, redis, conformance.
+    Parts: node, curl, clients and browser (their npm packages), chromium, postgres, redis, conformance, network (a
+    package index that pip reaches).
     """
-    if part == "node":
-        return "" if shutil.which("node") else "node is not installed"
+    if part in ("node", "curl"):
+        return "" if shutil.which(part) else f"{part} is not installed"
+    if part == "network":
+        return "" if _index_answers() else "pip reaches no package index"
     if part in ("clients", "browser"):
         if reason := missing("node"):
             return reason

@@ -1,6 +1,6 @@
 // The site's AG-UI addresses, called with the visitor's session.
 
-import { events } from "./sse.js";
+import { events } from "../agui_django/sse.js";
 
 const ROOT = document.body.dataset.api;
 const CSRF = document.body.dataset.csrf;

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { Conversation } from "./conversation.js";
 import { el, icon } from "./dom.js";
-import { emptyThread, fold } from "./fold.js";
+import { emptyThread, fold } from "../agui_django/fold.js";
 import { Runs, drawState } from "./inspector.js";
 import { drawQuestions } from "./questions.js";
 import * as threads from "./threads.js";

@@ -1,0 +1,56 @@
+"""Who may import whom: the contracts in pyproject.toml, and what the protocol core may know."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+from importlinter.application import use_cases
+from importlinter.configuration import configure
+
+from tests.parts import ROOT
+
+PROTOCOL_MAY = {"ag_ui", "pydantic", "pydantic_core", "orjson", "jsonpatch", "jsonpointer", "jsonschema", "referencing"}
+
+
+def imported(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+    return names
+
+
+def test_floors_and_circles(monkeypatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.syspath_prepend(str(ROOT))
+    configure()
+    assert use_cases.lint_imports(config_filename="pyproject.toml", cache_dir=None), "see the table above"
+
+
+def test_protocol_imports_nothing_else() -> None:
+    seen = 0
+    for path in (ROOT / "agui_django" / "protocol").rglob("*.py"):
+        seen += 1
+        for name in imported(path):
+            top = name.split(".")[0]
+            inside = name.startswith("agui_django.protocol")
+            assert inside or top in PROTOCOL_MAY or top in sys.stdlib_module_names, f"{path.name} imports {name}"
+    assert seen > 5
+
+
+def test_third_parties_are_declared() -> None:
+    """What the package imports at the top of a file is among its dependencies, or stands in an optional file."""
+    declared = {
+        "django", "asgiref", "rest_framework", "ag_ui", "pydantic", "pydantic_core", "orjson", "jsonpatch",
+        "jsonpointer", "jsonschema", "referencing", "agui_django",
+    }  # fmt: skip
+    optional = {"routing.py", "websocket.py", "broadcaster.py", "pydantic_ai.py", "langgraph.py"}
+    for path in (ROOT / "agui_django").rglob("*.py"):
+        if path.name in optional:
+            continue
+        tops = {name.split(".")[0] for name in imported(path)} - set(sys.stdlib_module_names)
+        assert tops - declared <= {"opentelemetry", "yaml"}, path
