@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.http import HttpRequest
+from django.utils.functional import SimpleLazyObject, empty
 from rest_framework import exceptions
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.parsers import BaseParser
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from agui_django.models import Interrupt, Run
 
 logger = logging.getLogger("agui_django.access")
+
+Verdict = bool | Awaitable[bool]
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ class AccessPolicy:
             raise NotAuthenticated
         return f"user:{user.pk}"
 
-    def may_run(self, user: Any, entry: Any) -> bool | Awaitable[bool]:
+    def may_run(self, user: Any, entry: Any) -> Verdict:
         """Whether a user may start runs of an agent: the ``permission`` it was registered with.
 
         Args:
@@ -122,7 +125,7 @@ class AccessPolicy:
             return True
         if isinstance(permission, str):
             return bool(user.has_perm(permission))
-        verdict: bool | Awaitable[bool] = permission(user)
+        verdict: Verdict = permission(user)
         return verdict if isawaitable(verdict) else bool(verdict)
 
     def may_see(self, user: Any, run: Run) -> bool:
@@ -146,25 +149,15 @@ class AccessPolicy:
     def enter(self, request: HttpRequest) -> Caller:
         """Authenticate a request; call in a database thread."""
         user = self.authenticate(request)
-        return Caller(user, self.scope_for(user))
+        scope = self.scope_for(user)
+        if isinstance(user, SimpleLazyObject) and user._wrapped is not empty:  # type: ignore[attr-defined]
+            # A run that keeps the user must not keep the request that it was found in.
+            user = user._wrapped  # type: ignore[attr-defined]
+        return Caller(user, scope)
 
-    def enter_agent(self, request: HttpRequest, entry: Any) -> tuple[Caller, bool | Awaitable[bool]]:
-        """Authenticate a request that starts a run, and ask whether it may; one hop into a database thread.
-
-        Args:
-            request: the request.
-            entry: the agent's registry entry, None where there is no such agent.
-        """
-        caller = self.enter(request)
-        if entry is None:
-            return caller, False
-        verdict = self.may_run(caller.user, entry)
-        return Caller(caller.user, caller.scope, dict(self.run_context(request))), verdict
-
-    def permitted(self, request: HttpRequest, entries: Sequence[Any]) -> list[tuple[Any, bool | Awaitable[bool]]]:
-        """Authenticate a request and ask for each agent whether the caller may run it."""
-        user = self.enter(request).user
-        return [(entry, self.may_run(user, entry)) for entry in entries]
+    def with_context(self, caller: Caller, request: HttpRequest) -> Caller:
+        """The caller, with what `run_context` has a run keep of the request."""
+        return replace(caller, extra=dict(self.run_context(request)))
 
     @staticmethod
     def _challenge(authenticators: Sequence[BaseAuthentication], request: Request) -> NotAuthenticated:

@@ -18,17 +18,18 @@ class Subscription:
     __slots__ = ("_broadcaster", "_loop", "_waiter", "_woken", "run")
 
     def __init__(self, broadcaster: Broadcaster, run: UUID, loop: asyncio.AbstractEventLoop) -> None:
+        """Made by `Broadcaster.subscribe`."""
         self.run = run
         self._broadcaster = broadcaster
         self._loop = loop
         self._woken = False
         self._waiter: asyncio.Future[bool] | None = None
 
-    async def wait(self, timeout: float) -> bool:
-        """Wait for the next hint since the last call; False after ``timeout`` seconds. In the subscriber's loop."""
+    async def wait(self, seconds: float) -> bool:
+        """Wait for the next hint since the last call; False after ``seconds``. In the subscriber's loop."""
         if not self._woken:
             self._waiter = self._loop.create_future()
-            timer = self._loop.call_later(timeout, _settle, self._waiter, False)
+            timer = self._loop.call_later(seconds, _settle, self._waiter, False)
             try:
                 return await self._waiter
             finally:
@@ -66,6 +67,7 @@ class Broadcaster:
     """The process's subscriptions by run. Every method may be called from any thread."""
 
     def __init__(self) -> None:
+        """Nobody is interested yet."""
         #: Called with a run's uuid for each local hint: how a channel layer tells other processes.
         self.relays: list[Callable[[UUID], None]] = []
         self._lock = threading.Lock()

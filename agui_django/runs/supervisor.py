@@ -190,14 +190,14 @@ async def drain(grace: float) -> None:
     await _wait(1.0)
 
 
-async def settle(timeout: float = 20.0) -> None:
+async def settle(seconds: float = 20.0) -> None:
     """Wait until all supervised work of this loop is done, and end its services; for tests.
 
     Raises:
-        TimeoutError: something still runs after ``timeout`` seconds; it is cancelled.
+        TimeoutError: something still runs after ``seconds``; it is cancelled.
     """
     state = _here()
-    quiet = await _wait(timeout)
+    quiet = await _wait(seconds)
     stuck = _ours(state.tasks)
     rest = stuck + _ours(state.services)
     for task in rest:
@@ -208,10 +208,10 @@ async def settle(timeout: float = 20.0) -> None:
         raise TimeoutError(f"still running: {sorted(task.get_name() for task in stuck)}")
 
 
-async def _wait(timeout: float) -> bool:
-    """Wait until no supervised task of this loop is left, also of those started meanwhile; False at the timeout."""
+async def _wait(seconds: float) -> bool:
+    """Wait until no supervised task of this loop is left, also of those started meanwhile; False when time is up."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout
+    deadline = loop.time() + seconds
     while tasks := _ours(_here().tasks):
         left = deadline - loop.time()
         if left <= 0:

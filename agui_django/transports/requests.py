@@ -146,8 +146,9 @@ def read_body(request: HttpRequest) -> bytes:
 
 
 def cursor_of(request: HttpRequest) -> int:
-    """The number of the last event a client has: ``Last-Event-ID`` (what a browser's EventSource sends when it comes
-    back to the same address), else ``?after=``; 0 where there is neither.
+    """The number of the last event a client has; 0 where it names none.
+
+    ``Last-Event-ID`` counts before ``?after=``: a browser's EventSource comes back to the same address with it.
 
     Raises:
         InvalidInput: it is not a number.

@@ -6,14 +6,14 @@ agent is awaited (Daphne holds them back until a body comes); a frame ends in LF
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from asgiref.sync import SyncToAsync
 from django.db import connections
 from django.http import StreamingHttpResponse
 
-from agui_django.runs.stream import Frame
+from agui_django.runs.stream import Batches, Frame
 
 OPENING = b":\n\n"
 HEARTBEAT = b": heartbeat\n\n"
@@ -26,11 +26,9 @@ HEADERS = {
 }
 
 
-def frames(batch: list[Frame]) -> bytes:
+def frames(batch: Sequence[Frame]) -> bytes:
     """One chunk for a batch. A frame without a number (what was never recorded) carries no ``id:`` line."""
-    return "".join(
-        [f"id: {seq}\ndata: {text}\n\n" if seq else f"data: {text}\n\n" for seq, text in batch]
-    ).encode()
+    return "".join([f"id: {seq}\ndata: {text}\n\n" if seq else f"data: {text}\n\n" for seq, text, _ in batch]).encode()
 
 
 class Body:
@@ -41,7 +39,8 @@ class Body:
         on_leave: called once, from any thread, when the body is given up before its end: the client has gone.
     """
 
-    def __init__(self, source: AsyncIterator[list[Frame]], on_leave: Callable[[], None] | None = None) -> None:
+    def __init__(self, source: Batches, on_leave: Callable[[], None] | None = None) -> None:
+        """Nothing is read before the first chunk is asked for."""
         self._source = source
         self._on_leave = on_leave
         self._opened = False
@@ -75,7 +74,7 @@ class Body:
 
 
 def stream_response(
-    source: AsyncIterator[list[Frame]], *, location: str = "", on_leave: Callable[[], None] | None = None
+    source: Batches, *, location: str = "", on_leave: Callable[[], None] | None = None
 ) -> StreamingHttpResponse:
     """A response that streams batches of frames.
 

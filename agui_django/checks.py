@@ -1,0 +1,254 @@
+"""System checks: what would otherwise show as a 500, a buffered stream or a lost run. Each comes with a hint.
+
+E001 to E005 settings, E006 to E008 agents, W001 to W004 how the site is set up.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from django.apps import apps
+from django.conf import settings as django_settings
+from django.core.checks import CheckMessage, Error, Warning, register
+from django.db import connections, router
+from django.utils.module_loading import import_string
+
+from agui_django.conf import KEYS, NAME, Defaults, user_settings
+
+#: Settings that are numbers of something: below this they make no sense.
+_LEAST: Mapping[str, float] = {
+    "TIMEOUT": 0.001, "IDLE_TIMEOUT": 0.001, "CANCEL_GRACE": 0, "GRACE": 0, "FLUSH_INTERVAL": 0, "WRITE_DEADLINE": 1,
+    "LEASE": 3, "PENDING_DEADLINE": 1, "MAX_BODY": 1024, "MAX_RUNS": 1, "MAX_RUNS_PER_USER": 1, "MAX_LOG": 1024,
+    "HEARTBEAT": 0.05,
+}  # fmt: skip
+
+TOKENS = "rest_framework.authentication.TokenAuthentication"
+
+
+@register("agui_django")
+def check_settings(**_: Any) -> list[CheckMessage]:
+    """`AGUI_DJANGO` holds known keys with values that fit."""
+    written = getattr(django_settings, NAME, {})
+    if not isinstance(written, Mapping):
+        return [Error(f"{NAME} must be a dict.", hint=f"Write {NAME} = {{...}}.", id="agui_django.E001")]
+    found = [*_unknown_keys(written)]
+    hints = typing.get_type_hints(Defaults)
+    for key, value in written.items():
+        if key not in KEYS:
+            continue
+        wanted = _misfit(hints[key], value) or _out_of_range(key, value)
+        if wanted:
+            # The value itself is not shown: settings hold secrets, and logs are read by many.
+            found.append(Error(f"{NAME}[{key!r}] must be {wanted}.", hint=_documented(key), id="agui_django.E003"))
+        else:
+            found.extend(_dotted_paths(key, value))
+    return found
+
+
+@register("agui_django")
+def check_authentication(**_: Any) -> list[CheckMessage]:
+    """There is a way to log in: REST framework's authenticators can be imported, and there is one."""
+    from rest_framework.settings import api_settings
+
+    paths = user_settings().get("AUTHENTICATION_CLASSES")
+    if paths is None:
+        try:
+            classes: Sequence[Any] = api_settings.DEFAULT_AUTHENTICATION_CLASSES
+        except ImportError as error:
+            return [
+                Error(
+                    f"REST_FRAMEWORK['DEFAULT_AUTHENTICATION_CLASSES'] cannot be imported: {error}",
+                    hint="Correct the dotted path, or install the package that has the class.", id="agui_django.E005",
+                )
+            ]  # fmt: skip
+    else:
+        classes = [cls for path in paths if (cls := _import(path)) is not None] if _is_list(paths) else []
+        if len(classes) < len(paths):
+            return []  # told by check_settings
+    found: list[CheckMessage] = []
+    if not classes:
+        found.append(
+            Warning(
+                "No authentication class is configured: every request to the agents answers 401.",
+                hint=f"List one in {NAME}['AUTHENTICATION_CLASSES'], or leave that out to use REST framework's.",
+                id="agui_django.W003",
+            )
+        )
+    tokens = any(f"{cls.__module__}.{cls.__qualname__}" == TOKENS for cls in classes)
+    if tokens and not apps.is_installed("rest_framework.authtoken"):
+        found.append(
+            Warning(
+                "TokenAuthentication is configured but its table is not: tokens answer 500.",
+                hint="Add 'rest_framework.authtoken' to INSTALLED_APPS and migrate.", id="agui_django.W004",
+            )
+        )  # fmt: skip
+    return found
+
+
+@register("agui_django")
+def check_agents(**_: Any) -> list[CheckMessage]:
+    """The agents' modules import, every name is registered once, and state schemas can be used."""
+    from agui_django.agents import registry
+
+    try:
+        entries = registry.all_agents()
+    except Exception as error:
+        return [
+            Error(
+                f"An agents module cannot be imported: {type(error).__name__}: {error}",
+                hint="Agents are imported from the agents module of each installed app. Make clients (and read API "
+                "keys) inside the agent's function, not at the top of the module.",
+                obj=_where(error), id="agui_django.E007",
+            )
+        ]  # fmt: skip
+    found: list[CheckMessage] = [
+        Error(
+            f"The agent {conflict.name!r} is registered twice: by {conflict.first} and by {conflict.second}.",
+            hint="Rename one of them; the first one holds.", id="agui_django.E006",
+        )
+        for conflict in registry.conflicts
+    ]  # fmt: skip
+    for entry in entries:
+        schema = entry.options.state_schema
+        if sys.version_info < (3, 12) and type(schema) is typing._TypedDictMeta:  # type: ignore[attr-defined]
+            found.append(
+                Error(
+                    f"The state_schema of agent {entry.name!r} is a TypedDict from `typing`.",
+                    hint="Before Python 3.12 pydantic needs the one from typing_extensions: "
+                    "`from typing_extensions import TypedDict`.",
+                    obj=entry.where, id="agui_django.E008",
+                )
+            )  # fmt: skip
+    return found
+
+
+@register("agui_django")
+def check_server(**_: Any) -> list[CheckMessage]:
+    """The site can be served by an ASGI server."""
+    if getattr(django_settings, "ASGI_APPLICATION", None):
+        return []
+    return [
+        Warning(
+            "ASGI_APPLICATION is not set: under WSGI the agents answer 503.",
+            hint="Set ASGI_APPLICATION = '<project>.asgi.application', put 'daphne' at the top of INSTALLED_APPS for "
+            "runserver, and serve with daphne, uvicorn, or gunicorn with uvicorn workers.",
+            id="agui_django.W001",
+        )
+    ]
+
+
+@register("agui_django")
+def check_database(**_: Any) -> list[CheckMessage]:
+    """The database can be shared by the request's threads and the writer's."""
+    from agui_django.models import Run
+
+    alias = router.db_for_write(Run)
+    connection = connections[alias]
+    if connection.vendor != "sqlite":
+        return []
+    name = str(connection.settings_dict.get("NAME", ""))
+    if name != ":memory:" and "mode=memory" not in name:
+        return []
+    return [
+        Warning(
+            f"The database {alias!r} is SQLite in memory, which threads cannot share.",
+            hint="Use a file; in tests set DATABASES['default']['TEST'] = {'NAME': BASE_DIR / 'test.sqlite3'}.",
+            id="agui_django.W002",
+        )
+    ]
+
+
+# ---- settings -------------------------------------------------------------------------------------------------------
+
+
+def _unknown_keys(written: Mapping[str, Any]) -> Iterator[CheckMessage]:
+    for key in written:
+        if key not in KEYS:
+            near = difflib.get_close_matches(str(key).upper(), KEYS, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"Known keys: {', '.join(sorted(KEYS))}."
+            yield Error(f"{NAME} has no setting {key!r}.", hint=hint, id="agui_django.E002")
+
+
+def _misfit(wanted: Any, value: Any) -> str:
+    """What a value should have been; "" when it is."""
+    origin, arguments = get_origin(wanted), get_args(wanted)
+    if origin in (Union, UnionType):
+        misfits = [_misfit(each, value) for each in arguments]
+        return "" if "" in misfits else " or ".join(misfits)
+    if origin is Literal:
+        # not `in`: that takes True for 1, and raises for what cannot be hashed
+        fits = any(type(value) is type(choice) and value == choice for choice in arguments)
+        return "" if fits else f"one of {', '.join(map(repr, arguments))}"
+    if origin is tuple:
+        fits = _is_list(value) and all(isinstance(item, str) for item in value)
+        return "" if fits else "a list of strings"
+    if wanted is float:
+        return "" if isinstance(value, (int, float)) and not isinstance(value, bool) else "a number"
+    if wanted is int:
+        return "" if isinstance(value, int) and not isinstance(value, bool) else "a whole number"
+    if wanted is NoneType:
+        return "" if value is None else "None"
+    return "" if isinstance(value, wanted) else "a string"
+
+
+def _out_of_range(key: str, value: Any) -> str:
+    least = _LEAST.get(key)
+    if least is None or value is None:
+        return ""
+    # `not (value >= least)` is also true of NaN
+    return "" if value >= least else f"at least {least:g}"
+
+
+def _dotted_paths(key: str, value: Any) -> Iterator[CheckMessage]:
+    wanted = {
+        "ACCESS_POLICY": "a subclass of agui_django.access.AccessPolicy",
+        "AUTHENTICATION_CLASSES": "an authentication class of REST framework",
+        "ADAPTERS": "a class with accepts() and run()",
+        "RUNNER": "a runner class",
+    }.get(key)
+    if wanted is None or value is None:
+        return
+    for path in [value] if isinstance(value, str) else value:
+        found = _import(path)
+        if found is None:
+            yield Error(f"{NAME}[{key!r}]: {path!r} cannot be imported.", hint=f"It must name {wanted}.",
+                        id="agui_django.E004")  # fmt: skip
+        elif not _is_kind(key, found):
+            yield Error(f"{NAME}[{key!r}]: {path!r} is not {wanted}.", hint=_documented(key), id="agui_django.E004")
+
+
+def _is_kind(key: str, found: Any) -> bool:
+    if key == "ACCESS_POLICY":
+        from agui_django.access import AccessPolicy
+
+        return isinstance(found, type) and issubclass(found, AccessPolicy)
+    names = {"AUTHENTICATION_CLASSES": ("authenticate",), "ADAPTERS": ("accepts", "run")}.get(key, ())
+    return isinstance(found, type) and all(callable(getattr(found, name, None)) for name in names)
+
+
+def _import(path: str) -> Any:
+    try:
+        return import_string(path)
+    except ImportError:
+        return None
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
+
+
+def _documented(key: str) -> str:
+    return f"See {key} in the reference of settings; its default is {getattr(Defaults, key)!r}."
+
+
+def _where(error: Exception) -> str | None:
+    """The deepest file of a traceback: the line that needs a change."""
+    trace, name = error.__traceback__, None
+    while trace is not None:
+        name, trace = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}", trace.tb_next
+    return name

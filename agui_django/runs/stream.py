@@ -1,0 +1,223 @@
+"""Following a run: its rows, then what is committed live, each event once; and a thread's present restated.
+
+Law: a follower is a cursor (a number), never a queue: the slow reader pays, the producer never. Nothing is done per
+event but to hand on its ready text.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from uuid import UUID
+
+from django.db.models import Q, Subquery
+
+from agui_django.conf import settings
+from agui_django.models import Run, RunEvents
+from agui_django.protocol.codec import decode, encode
+from agui_django.protocol.downgrade import downgrade
+from agui_django.protocol.errors import AgUiError
+from agui_django.runs import recorder as recorders
+from agui_django.runs import supervisor
+from agui_django.runs.broadcaster import broadcaster
+from agui_django.runs.database import database_alias, get_pool
+from agui_django.runs.polling import poller
+from agui_django.runs.requests import Hydration
+from agui_django.runs.setup import Wire
+
+#: An event's number (0: it was never recorded), its wire text, and whether every client may be sent it unchanged.
+Frame = tuple[int, str, bool]
+
+#: What our RUN_STARTED declares.
+PROTOCOL_VERSION = "1.1"
+
+Batches = AsyncIterator[Sequence[Frame]]
+
+#: Rows read at once, and the characters after which a read ends early: what a reader of a long log holds in memory.
+ROWS, CHARACTERS = 256, 4 * 1024 * 1024
+
+
+class Follow:
+    """The events of a run after a number, as batches of frames.
+
+    Each batch is everything that is ready; an empty one is a sign of life after ``HEARTBEAT`` seconds of silence. Ends
+    behind the terminal event; without one, where the run was given up or (executed elsewhere) this process drains.
+
+    Args:
+        run: the run's address.
+        after: the number of the last event that is already known.
+        legacy: shape events for clients from before 1.0.
+        last: the number of the terminal event, where the run has ended: saves a statement.
+    """
+
+    def __init__(self, run: UUID, after: int = 0, *, legacy: bool = False, last: int | None = None) -> None:
+        """Nothing is read before the first batch is asked for."""
+        self.cursor = after
+        self._run = run
+        self._legacy = legacy
+        self._last = last
+        # Held from the start: it leaves the map when the run ends, its tail is still the shortest way to the end.
+        self._recorder = None if last is not None else recorders.get(run)
+        self._given_up = False
+
+    def __aiter__(self) -> Follow:
+        """Batches are taken once."""
+        return self
+
+    async def __anext__(self) -> Sequence[Frame]:
+        """The next batch."""
+        while True:
+            batch = await self._next()
+            if not batch:
+                return batch
+            self.cursor = batch[-1][0]
+            if not self._legacy:
+                return batch
+            shaped = list(_shaped(batch))
+            if shaped:
+                return shaped
+
+    async def _next(self) -> Sequence[Frame]:
+        """Everything that is ready behind the cursor; waits for it. Empty: nothing happened for a while."""
+        if self._last is not None and self.cursor >= self._last:
+            raise StopAsyncIteration
+        recorder = self._recorder
+        while recorder is not None:
+            entries = recorder.tail_from(self.cursor)
+            if entries is None:
+                return await self._read() or []
+            if entries:
+                return entries
+            if recorder.closed:
+                if recorder.lost is None:
+                    raise StopAsyncIteration
+                # Taken away: what its new holder wrote are rows. Given up: there is nothing more.
+                self._given_up = True
+                self._recorder = None
+                break
+            if not await recorder.wait(self.cursor, settings.HEARTBEAT):
+                return []
+        return await self._rows()
+
+    async def _rows(self) -> Sequence[Frame]:
+        """The same for a run that this process does not execute (any more)."""
+        deadline = time.monotonic() + settings.HEARTBEAT
+        # Before the read: a hint that comes while it is under way is not lost.
+        subscription = broadcaster.subscribe(self._run)
+        try:
+            while True:
+                entries = await self._read()
+                if entries:
+                    return entries
+                if entries is None or self._given_up or supervisor.draining():
+                    raise StopAsyncIteration
+                poller.ensure()
+                if not await subscription.wait(deadline - time.monotonic()):
+                    return []
+                self._recorder = recorders.get(self._run)
+                if self._recorder is not None:
+                    return await self._next()
+        finally:
+            subscription.close()
+
+    async def _read(self) -> Sequence[Frame] | None:
+        """A read of rows: entries, [] where there are none yet, None where there will be none."""
+        pool = get_pool()
+        entries = await pool.run(read_entries, self._run, self.cursor)
+        if entries or self._last is not None:
+            return entries or None
+        last = await pool.run(read_end, self._run)
+        if last is None:
+            return []
+        # It may have ended between the two statements.
+        return await pool.run(read_entries, self._run, self.cursor) or None if self.cursor < last else None
+
+
+def follow(run: UUID, after: int = 0, *, legacy: bool = False, last: int | None = None) -> Batches:
+    """Follow a run; see `Follow`."""
+    return Follow(run, after, legacy=legacy, last=last)
+
+
+def read_entries(run: UUID, after: int) -> list[Frame]:
+    """Stored events of a run after a number, in order: all, or as many as are read at once. In a database thread."""
+    rows = RunEvents.objects.using(database_alias()).filter(run=run).order_by("first_seq")
+    if after:
+        # The batch that holds the next event is found by the index: the rest of a long log is not looked at.
+        before = RunEvents.objects.filter(run=run, first_seq__lte=after + 1).order_by("-first_seq")
+        rows = rows.filter(Q(first_seq__gt=after + 1) | Q(first_seq=Subquery(before.values("first_seq")[:1])))
+    entries: list[Frame] = []
+    size = 0
+    for first_seq, text, plain in rows.values_list("first_seq", "text", "plain")[:ROWS]:
+        entries += [(first_seq + n, line, plain) for n, line in enumerate(text.split("\n"))]
+        size += len(text)
+        if size > CHARACTERS:
+            break
+    return [entry for entry in entries if entry[0] > after] if after else entries
+
+
+def read_end(run: UUID) -> int | None:
+    """The number of a run's last event once it has ended, 0 when the run is gone, None while it is active."""
+    row = Run.objects.using(database_alias()).filter(pk=run).values_list("status", "last_seq").first()
+    if row is None:
+        return 0
+    status, last_seq = row
+    return last_seq if status in Run.TERMINAL else None
+
+
+# ---- what is told without a log of its own --------------------------------------------------------------------------
+
+
+async def tell(events: Iterable[Wire], *, legacy: bool = False) -> Batches:
+    """Events that were never recorded, as one batch without numbers."""
+    shaped = [downgrade(event) if legacy else event for event in events]
+    yield [(0, encode(event), True) for event in shaped if event is not None]
+
+
+def restated(thread: Hydration) -> list[Wire]:
+    """A thread's present as a run of its own: snapshots, and the questions that wait on the RUN_FINISHED."""
+    ids = {"threadId": thread.thread_id, "runId": thread.run_id}
+    finished: Wire = {"type": "RUN_FINISHED", **ids}
+    if thread.interrupts:
+        finished["outcome"] = {"type": "interrupt", "interrupts": thread.interrupts}
+    return [{"type": "RUN_STARTED", **ids, "protocolVersion": PROTOCOL_VERSION}, *_snapshots(thread), finished]
+
+
+def refusal(error: AgUiError) -> list[Wire]:
+    """A resume that is not taken: RUN_ERROR as the stream's only event; nothing was stored."""
+    return [{"type": "RUN_ERROR", "message": str(error.message), "code": error.code}]
+
+
+async def join(thread: Hydration, events: Batches, *, legacy: bool) -> Batches:
+    """An active run for a client without history: behind its RUN_STARTED comes what the thread held when it began.
+
+    Args:
+        thread: what the thread held.
+        events: the run from its first event on.
+        legacy: as for `events`.
+    """
+    begun = False
+    async for batch in events:
+        if batch and not begun:
+            begun = True
+            yield batch[:1]
+            async for snapshots in tell(_snapshots(thread), legacy=legacy):
+                yield snapshots
+            batch = batch[1:]
+            if not batch:
+                continue
+        yield batch
+
+
+def _snapshots(thread: Hydration) -> list[Wire]:
+    # An empty MESSAGES_SNAPSHOT would delete the message that the user is just sending.
+    messages = [{"type": "MESSAGES_SNAPSHOT", "messages": thread.messages}] if thread.messages else []
+    return [*messages, {"type": "STATE_SNAPSHOT", "snapshot": thread.state}]
+
+
+def _shaped(entries: Sequence[Frame]) -> Iterator[Frame]:
+    """What a client from before 1.0 may be sent of these events; only those that need it are parsed."""
+    for seq, text, plain in entries:
+        if plain:
+            yield seq, text, plain
+        elif (event := downgrade(decode(text))) is not None:
+            yield seq, encode(event), plain
