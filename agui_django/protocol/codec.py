@@ -95,7 +95,7 @@ def _finite(digits: str) -> float:
 
 def _too_deep(value: Any) -> bool:
     level = [value]
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_DEPTH):
         inside: list[Any] = []
         for item in level:
             if type(item) is dict:
@@ -145,6 +145,11 @@ class SurrogateJoiner:
 
     def __init__(self) -> None:
         self._held: dict[Any, str] = {}
+
+    @property
+    def holding(self) -> bool:
+        """Whether half a character waits for its other half."""
+        return bool(self._held)
 
     def join(self, key: Any, delta: str) -> str:
         """The clean text that may be sent now."""

@@ -34,6 +34,7 @@ from agui_django.protocol.events import (
     TextOr,
 )
 from tests.parts import CONFORMANCE, require
+from tests.protocol.shapes import sample
 
 ROOTS: dict[str, Shape] = {
     **{shape.name: shape for shape in EVENTS.values()},
@@ -174,32 +175,6 @@ def test_every_definition_of_the_schema_has_a_table(definitions: dict[str, Any])
         and name not in elsewhere
     }
     assert described == OBJECTS.keys() | UNIONS.keys()
-
-
-SAMPLES: dict[Leaf, Any] = {
-    STR: "text", events.INT: 7, events.COUNT: 7, BOOL: True, ANY: {"any": None}, NOT_NULL: [1], OBJECT: {"k": None},
-    POINTER: "/a/b",
-}  # fmt: skip
-
-
-def sample(shape: Shape) -> Any:
-    """A value with every member a shape describes."""
-    match shape:
-        case Leaf():
-            return SAMPLES[shape]
-        case Const(value):
-            return value
-        case Choice(values):
-            return min(values)
-        case ListOf(item):
-            return [sample(member) for member in item.members.values()] if isinstance(item, Tagged) else [sample(item)]
-        case TextOr(parts):
-            return sample(parts)
-        case Obj():
-            return {name: sample(inner) for name, inner in {**shape.required, **shape.optional}.items()}
-        case Tagged():
-            return sample(next(iter(shape.members.values())))
-    raise AssertionError(shape)
 
 
 @pytest.mark.parametrize("kind", EVENT_TYPES)
