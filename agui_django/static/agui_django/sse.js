@@ -1,6 +1,7 @@
 // Server-sent events over fetch. Yields {id, data} for each event; comments and unknown fields are skipped.
 
 export async function* events(response) {
+  if (!response.body) return; // 204: there is nothing behind the cursor
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   try {

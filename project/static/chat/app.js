@@ -120,14 +120,14 @@ const titleOf = (name) => agents.find((each) => each.name === name)?.title || na
 const ended = () => thread.outcome !== null || thread.error !== null;
 
 /** Reads frames to the end of the run; a broken connection is taken up again where it broke. */
-async function read(open, abort, { joined = false, seq: from = 0 } = {}) {
+async function read(open, abort, from = 0) {
   const mine = (reading = { run: null, seq: from, abort });
   const place = entry;
   let started;
   try {
     started = await open();
     mine.run = started.run;
-    if (mine.run && !joined) addRun(place, mine.run);
+    if (mine.run && !place.runs.some((run) => run.uuid === mine.run)) addRun(place, mine.run);
     for (let tries = 0; ; ) {
       try {
         for await (const { seq, event } of started.frames) {
@@ -163,7 +163,6 @@ function take(mine, place, seq, event) {
 }
 
 function addRun(place, uuid) {
-  place.runs = place.runs.filter((run) => run.uuid !== uuid);
   place.runs.unshift({ uuid, agent: place.agent, status: "running", started: Date.now(), seq: 0 });
   threads.put(place);
   drawList();
@@ -257,7 +256,7 @@ async function hydrate() {
   const abort = new AbortController();
   const error = thread.error;
   const opened = api.start(entry.agent, request({}), abort.signal);
-  await read(() => opened, abort, { joined: true }).catch(refused);
+  await read(() => opened, abort).catch(refused);
   thread.error ??= error;
   changed(null);
 }
@@ -272,7 +271,7 @@ async function openThread(found) {
   try {
     if (last.status === "running") {
       const seq = threads.shown(found.id) ? last.seq : 0;
-      await read(() => api.follow(last.uuid, seq, abort.signal), abort, { joined: true, seq });
+      await read(() => api.follow(last.uuid, seq, abort.signal), abort, seq);
     } else await hydrate();
   } catch (error) {
     if (error.status === 404) {

@@ -1,0 +1,259 @@
+// Drives the chat page as its visitor would: node chat.mjs <scenario> <address> [folder for screenshots].
+// Prints one JSON object for the Python side to compare with what is stored; fails on any console error.
+
+import assert from "node:assert/strict";
+import { chromium } from "playwright-core";
+
+const FLAGS = [
+  "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+  "--disable-background-networking", "--disable-component-update", "--disable-sync",
+];
+const [, , scenario, address, folder] = process.argv;
+
+const thread = (page) => page.evaluate(() => location.hash.slice(1));
+const answers = (page) => page.locator(".message.assistant .text").allTextContents();
+const idle = (page) => page.waitForFunction(() => document.body.dataset.busy === "false");
+const shoot = (page, name) => folder && page.screenshot({ path: `${folder}/${name}.png` });
+
+async function ask(page, agent, text) {
+  if (agent) await page.selectOption("#agent", agent);
+  await page.fill("#prompt", text);
+  await page.press("#prompt", "Enter");
+  await page.locator("body[data-busy=true]").waitFor();
+}
+
+const SCENARIOS = {
+  async chat(page) {
+    await ask(page, "echo", "Hello **there** & <b>you</b>");
+    await page.locator(".run-end.finished").waitFor();
+    assert.deepEqual(await page.locator(".bubble").allTextContents(), ["Hello **there** & <b>you</b>"]);
+    assert.deepEqual(await answers(page), ["You said: Hello there & <b>you</b>"]);
+    assert.equal(await page.locator(".message.assistant strong").textContent(), "there");
+    await ask(page, null, "And again");
+    await page.getByText("You said: And again").waitFor();
+    await idle(page);
+
+    await page.locator(".run-end button").first().click();
+    const rows = page.locator("#runs .run[open] .events .type");
+    await rows.nth(4).waitFor();
+    assert.deepEqual(await rows.allTextContents(), [
+      "RUN_STARTED", "TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END", "RUN_FINISHED",
+    ]);
+    await page.locator("#runs .events summary").last().click();
+    assert.equal(JSON.parse(await page.locator("#runs .events pre").textContent()).type, "RUN_FINISHED");
+
+    // Another browser knows nothing but the address; this one asks the server for the thread.
+    await page.reload();
+    await page.getByText("You said: And again").waitFor();
+    assert.equal((await answers(page)).length, 2);
+    return { thread: await thread(page), answers: await answers(page) };
+  },
+
+  async reload(page) {
+    const cursors = [];
+    page.on("request", (request) => {
+      const after = new URL(request.url()).searchParams.get("after");
+      if (after !== null) cursors.push(Number(after));
+    });
+    await ask(page, "echo", "tokens:200 delay_ms:20 size:24");
+    await page.waitForFunction(() => document.querySelector(".message.assistant .text")?.textContent.length > 600);
+    await page.reload();
+    await page.waitForFunction(() => document.querySelector(".message.assistant .text")?.textContent.length > 1200);
+    assert.equal(await page.evaluate(() => document.body.dataset.busy), "true", "the run went on without the page");
+    await page.locator(".run-end.finished").waitFor();
+    assert.equal(cursors.length, 1);
+    assert.ok(cursors[0] > 1, `continued from ${cursors[0]}`);
+    const [text] = await answers(page);
+    assert.equal((await answers(page)).length, 1);
+    return { thread: await thread(page), text };
+  },
+
+  async plan(page) {
+    await page.selectOption("#agent", "plan");
+    await page.getByRole("button", { name: "A picnic by the lake" }).click();
+    await page.locator("#steps .now").waitFor();
+    await shoot(page, "plan-running");
+    await page.getByText("All done").waitFor();
+    await idle(page);
+    assert.equal(await page.locator(".message.reasoning summary").textContent(), "Thoughts");
+    assert.deepEqual(await page.locator(".card.tool .chip").allTextContents(), ["done", "done", "done"]);
+    await page.locator(".card.tool summary").first().click();
+    const shown = await page.locator(".card.tool pre").first().textContent();
+    const state = await page.locator("#state .leaf").allTextContents();
+    return { thread: await thread(page), arguments: JSON.parse(shown), state };
+  },
+
+  async refund(page) {
+    await ask(page, "refund", "My teapot arrived broken");
+    const form = page.locator(".questions");
+    await form.waitFor();
+    assert.equal(await page.locator("#prompt").isDisabled(), true);
+    await shoot(page, "refund");
+    await page.reload();
+    await form.waitFor();
+    await page.getByLabel("Approve the refund").check();
+    await page.getByLabel("Amount in €").fill("25");
+    await page.getByLabel("Reason").selectOption({ label: "late" });
+    await page.getByRole("button", { name: "Send answer" }).click();
+    await page.getByText("Refunded 25 € (late).").waitFor();
+    await idle(page);
+    assert.equal(await form.count(), 0);
+    assert.deepEqual(await answers(page), ["Let me look at that order.", "", "Refunded 25 € (late)."].filter((text) => text || true));
+    const approved = await thread(page);
+
+    await page.click("#new");
+    await ask(page, "refund", "And the cup");
+    await form.waitFor();
+    await page.getByRole("button", { name: "Decline" }).click();
+    await page.getByText("All right, nothing was refunded.").waitFor();
+    await idle(page);
+    return { thread: approved, declined: await thread(page) };
+  },
+
+  async stop(page) {
+    await ask(page, "slow", "Go");
+    await page.getByText("Line 2 of 60.").waitFor();
+    await page.click("#stop");
+    await page.locator("#notice", { hasText: "Stopped." }).waitFor();
+    assert.equal(await page.locator("#send").isVisible(), true);
+    const [text] = await answers(page);
+    return { thread: await thread(page), text };
+  },
+
+  async failure(page) {
+    await ask(page, "script", '[{"type": "CUSTOM", "name": "a", "value": 1}, {"$raise": "ValueError: secret thing"}]');
+    await page.locator("#notice.error").waitFor();
+    const notice = await page.locator("#notice").textContent();
+    assert.match(notice, /agent_exception/);
+    assert.doesNotMatch(await page.content(), /ValueError: secret thing(?!&quot;|")/);
+    await page.click("#new");
+    await ask(page, "script", "no script");
+    await page.getByText("A script is a JSON list of events").waitFor();
+    return { notice };
+  },
+
+  async threads(page) {
+    await ask(page, "slow", "A long one");
+    await page.getByText("Line 1 of 60.").waitFor();
+    const first = await thread(page);
+    await page.click("#new");
+    assert.equal(await page.locator(".message").count(), 0);
+    await ask(page, "echo", "Meanwhile");
+    await page.getByText("You said: Meanwhile").waitFor();
+    await idle(page);
+    await page.locator("#threads a", { hasText: "A long one" }).click();
+    await page.getByText("Line 3 of 60.").waitFor();
+    assert.equal(await thread(page), first);
+    assert.equal(await page.locator(".bubble").textContent(), "A long one");
+    await page.click("#stop");
+    await page.locator("#notice", { hasText: "Stopped." }).waitFor();
+    assert.equal(await page.locator("#threads li").count(), 2);
+    const text = (await answers(page))[0];
+    assert.equal(text.match(/Line 1 of 60/g).length, 1, "nothing is doubled");
+    return { thread: first };
+  },
+
+  // Every kind of field, without a server's help.
+  async forms(page) {
+    return page.evaluate(async () => {
+      const { field } = await import("/static/chat/form.js");
+      const schema = {
+        type: "object",
+        required: ["name", "count", "size", "tags"],
+        properties: {
+          name: { type: "string", minLength: 2 },
+          count: { type: "integer", minimum: 1 },
+          price: { type: "number" },
+          ready: { type: "boolean" },
+          size: { enum: ["S", 2, null] },
+          day: { type: ["string", "null"], format: "date" },
+          address: { type: "object", required: ["city"], properties: { city: { type: "string" }, zip: { type: "string" } } },
+          tags: { type: "array", items: { type: "string" } },
+        },
+      };
+      const part = field(schema);
+      document.body.append(part.element);
+      const input = (name) => part.element.querySelector(`[name="${name}"]`);
+      const empty = { ready: false, name: "" };
+      const before = part.value();
+      input("name").value = "Ada";
+      input("count").value = "3";
+      input("price").value = "1.5";
+      input("ready").checked = true;
+      input("size").value = "1";
+      input("day").value = "2026-05-04";
+      input("city").value = "Bath";
+      input("tags").value = '["a", "b"]';
+      const after = part.value();
+      input("tags").value = "[oops";
+      let problem = "";
+      try {
+        part.value();
+      } catch (error) {
+        problem = error.message;
+      }
+      const plain = field({ anyOf: [{ type: "string" }, { type: "integer" }] });
+      plain.element.querySelector("textarea").value = "7";
+      const kinds = [...part.element.querySelectorAll("input, select, textarea")].map((each) => each.type);
+      return { empty, before, after, problem, raw: plain.value(), kinds };
+    });
+  },
+
+  async looks(page) {
+    await ask(page, "plan", "A picnic by the lake");
+    await page.getByText("All done").waitFor();
+    await idle(page);
+    await page.locator(".card.tool summary").first().click();
+    await shoot(page, "light");
+    await page.click("#tab-runs");
+    await page.locator("#runs .run summary").first().click();
+    await page.locator("#runs .type", { hasText: "RUN_FINISHED" }).waitFor();
+    await page.click("#theme");
+    assert.equal(await page.evaluate(() => document.documentElement.dataset.theme), "dark");
+    await shoot(page, "dark-runs");
+    await page.click("#new");
+    await shoot(page, "dark-empty");
+    await ask(page, "refund", "My teapot arrived broken");
+    await page.locator(".questions").waitFor();
+    await page.click("#tab-state");
+    await shoot(page, "dark-refund");
+
+    await page.setViewportSize({ width: 390, height: 780 });
+    await page.reload();
+    await page.locator(".questions").waitFor();
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+    assert.ok(wide <= 0, `${wide} pixels too wide`);
+    await shoot(page, "narrow");
+    await page.click("#toggle-nav");
+    await page.locator("#threads a").first().waitFor();
+    await page.waitForTimeout(300);
+    await shoot(page, "narrow-threads");
+    await page.mouse.click(380, 500);
+    await page.click("#toggle-inspector");
+    await page.locator("#tab-state").waitFor();
+    await shoot(page, "narrow-inspector");
+    return {};
+  },
+};
+
+const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: FLAGS });
+try {
+  const page = await browser.newPage({ viewport: { width: 1360, height: 850 }, colorScheme: "light" });
+  page.setDefaultTimeout(30_000);
+  const problems = [];
+  page.on("pageerror", (error) => problems.push(String(error)));
+  page.on("console", (message) => message.type() === "error" && problems.push(message.text()));
+  await page.goto(address);
+  await page.locator("#agent option").first().waitFor({ state: "attached" });
+  let result;
+  try {
+    result = await SCENARIOS[scenario](page);
+  } catch (error) {
+    await shoot(page, `failed-${scenario}`);
+    throw new Error(`${error.stack}\npage said: ${problems.join("; ")}\n${await page.locator("main").innerText()}`);
+  }
+  assert.deepEqual(problems, []);
+  process.stdout.write(`${JSON.stringify(result)}\n`);
+} finally {
+  await browser.close();
+}
