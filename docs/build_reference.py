@@ -23,8 +23,8 @@ def settings_page() -> str:
         "All settings live in one dictionary; every key has a default, and an unknown key is an error of "
         "`manage.py check`.\n",
         '```python\nAGUI_DJANGO = {\n    "TIMEOUT": 120,\n    "BUSY": "cancel",\n}\n```\n',
-        "`TIMEOUT`, `IDLE_TIMEOUT`, `ON_DISCONNECT`, `BUSY`, `HISTORY`, `STATE_POLICY` and `OPEN_INTERRUPTS` can also be "
-        'given to one agent, in lower case: `@agent("support", timeout=30)`.\n',
+        "`TIMEOUT`, `IDLE_TIMEOUT`, `ON_DISCONNECT`, `BUSY`, `HISTORY`, `STATE_POLICY` and `OPEN_INTERRUPTS` can also "
+        'be given to one agent, in lower case: `@agent("support", timeout=30)`.\n',
     ]
     for field, text in zip(defaults.body, defaults.body[1:], strict=False):
         if not isinstance(field, ast.AnnAssign):
@@ -54,8 +54,8 @@ def errors_page() -> str:
             "What a request is refused with, before anything is stored, is a JSON body:\n",
             '```json\n{"error": {"code": "invalid_input", "message": "...", "fields": [{"path": "/messages/0/role", '
             '"message": "..."}], "reference": "..."}}\n```\n',
-            "What goes wrong later is the run's own `RUN_ERROR` event with the same codes. The text of an exception that "
-            "is not ours never reaches a client: it is in the run's row and in the log, under the reference.\n",
+            "What goes wrong later is the run's own `RUN_ERROR` event with the same codes. The text of an exception "
+            "that is not ours never reaches a client: it is in the run's row and in the log, under the reference.\n",
             "| class | code | HTTP | WebSocket | text |",
             "|---|---|---|---|---|",
             *rows,

@@ -22,10 +22,8 @@ SOURCES = {".py", ".html", ".js", ".css", ".svg", ".txt", ".typed", ".po", ".mo"
 def test_wheel(tmp_path: Path) -> None:
     require("network")
     source = checkout(tmp_path)
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--no-deps", "--disable-pip-version-check", "-q", "-w", tmp_path, source],
-        check=True, timeout=280,
-    )  # fmt: skip
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--disable-pip-version-check", "-q"]
+    subprocess.run([*command, "-w", tmp_path, source], check=True, timeout=280)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
@@ -37,7 +35,12 @@ def test_wheel(tmp_path: Path) -> None:
         if path.is_file() and path.suffix in SOURCES and "__pycache__" not in path.parts
     }
     assert expected <= names
-    for needed in ("py.typed", "migrations/0001_initial.py", "static/agui_django/fold.js", "management/commands/agui_run.py"):
+    for needed in (
+        "py.typed",
+        "migrations/0001_initial.py",
+        "static/agui_django/fold.js",
+        "management/commands/agui_run.py",
+    ):
         assert f"agui_django/{needed}" in names
     assert not [name for name in names if name.startswith(("tests", "project", "benchmarks", "docs"))]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
