@@ -56,7 +56,7 @@ class ChunkExpander:
         return bool(self._lanes)
 
     def feed(self, event: dict[str, Any]) -> list[dict[str, Any]]:
-        """The events an event stands for, closings it brings about first.
+        """The events an event stands for, closings it brings about first. A refused event changes nothing.
 
         Raises:
             ProtocolViolation: a first chunk without its ids, a conflicting repeat, an ambiguous continuation.
@@ -96,8 +96,9 @@ class ChunkExpander:
                         path=f"/{name}",
                     )
         else:
+            opened = self._opened_by(event, family)
             out = self._close(lane)
-            stream = self._open(event, family, lane)
+            stream = self._lanes[lane] = opened
             out.append(_with(_opening(stream), event, "metadata"))
 
         delta = event.get("delta")
@@ -108,7 +109,7 @@ class ChunkExpander:
             out.append(_with(_owned(content, owner), event, "metadata", "rawEvent"))
         return out
 
-    def _open(self, event: dict[str, Any], family: Family, lane: str | None) -> _Stream:
+    def _opened_by(self, event: dict[str, Any], family: Family) -> _Stream:
         kind = event["type"]
         needed = (family.id_field, "toolCallName") if kind == "TOOL_CALL_CHUNK" else (family.id_field,)
         for name in needed:
@@ -117,8 +118,7 @@ class ChunkExpander:
         fields = {name: event[name] for name in _REPEATABLE[kind] if name in event}
         if kind == "TEXT_MESSAGE_CHUNK":
             fields.setdefault("role", "assistant")  # an absent role means assistant (events/text-messages.mdx)
-        stream = self._lanes[lane] = _Stream(family, event[family.id_field], event.get("subagentRunId"), fields)
-        return stream
+        return _Stream(family, event[family.id_field], event.get("subagentRunId"), fields)
 
     def _lane_of(self, event: dict[str, Any], family: Family, item_id: str | None) -> str | None:
         tag: str | None = event.get("subagentRunId")

@@ -42,8 +42,6 @@ def encode(value: Any) -> str:
     except TypeError:
         pass
     plain = _Strict(refuse_nan=False, default=None)(value, "", 0)
-    if _has_surrogates(value):
-        raise NotJson("A text holds a lone surrogate.")
     try:
         return json.dumps(plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except ValueError as exc:  # an integer with more digits than the interpreter prints
@@ -106,14 +104,6 @@ def _too_deep(value: Any) -> bool:
         if not level:
             return False
     return True
-
-
-def _has_surrogates(value: Any) -> bool:
-    if isinstance(value, str):
-        return not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value)
-    if isinstance(value, Mapping):
-        return any(_has_surrogates(key) or _has_surrogates(item) for key, item in value.items())
-    return isinstance(value, list | tuple) and any(_has_surrogates(item) for item in value)
 
 
 # ---- text ----------------------------------------------------------------------------------------------------------
@@ -190,6 +180,8 @@ def clean(value: Any, *, nan: Literal["null", "refuse"] = "null", default: Calla
 class _Cleaner:
     __slots__ = ("default", "refuse_nan")
 
+    text = staticmethod(clean_text)
+
     def __init__(self, refuse_nan: bool, default: Callable[[Any], Any] | None) -> None:
         self.refuse_nan = refuse_nan
         self.default = default
@@ -197,7 +189,7 @@ class _Cleaner:
     def __call__(self, value: Any, path: str, depth: int) -> Any:
         kind = type(value)
         if kind is str:
-            return clean_text(value)
+            return self.text(value)
         if value is None or kind is bool or kind is int:
             return value
         if kind is float:
@@ -214,7 +206,7 @@ class _Cleaner:
         for key, item in value.items():
             if not isinstance(key, str):
                 raise _not_json(path, "a key is not a string")
-            name = clean_text(str.__str__(key))
+            name = self.text(str.__str__(key))
             out[name] = self(item, f"{path}/{_token(name)}", depth)
         return out
 
@@ -232,7 +224,7 @@ class _Cleaner:
 
     def other(self, value: Any, path: str, depth: int) -> Any:
         if isinstance(value, str):
-            return clean_text(str.__str__(value))
+            return self.text(str.__str__(value))
         if isinstance(value, int):
             return int(value)
         if isinstance(value, float):
@@ -250,9 +242,17 @@ class _Cleaner:
 
 
 class _Strict(_Cleaner):
-    """Takes JSON's own types (and their subclasses) only."""
+    """Takes JSON's own types (and their subclasses) only, and leaves texts as they are."""
 
     __slots__ = ()
+
+    @staticmethod
+    def text(text: str) -> str:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise NotJson("A text holds a lone surrogate.") from None
+        return text
 
     def other(self, value: Any, path: str, depth: int) -> Any:
         if isinstance(value, str | int | float):
