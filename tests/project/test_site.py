@@ -1,0 +1,73 @@
+"""The demo site itself: its page, its production settings."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.test import Client
+
+from tests.parts import ROOT
+
+INLINE = re.compile(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", re.IGNORECASE)
+
+
+@pytest.mark.django_db
+def test_page_logs_the_demo_user_in(client: Client) -> None:
+    ada = get_user_model().objects.create_user("ada")
+    page = client.get("/")
+    assert page.status_code == 200
+    assert client.session["_auth_user_id"] == str(ada.pk)
+    policy = page["Content-Security-Policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+    assert not INLINE.search(page.content.decode())
+
+
+@pytest.mark.django_db
+def test_page_asks_for_a_login_elsewhere(client: Client, settings) -> None:
+    get_user_model().objects.create_user("ada")
+    settings.DEMO = False
+    page = client.get("/")
+    assert page.status_code == 302
+    assert page["Location"].startswith("/admin/login/")
+    assert "_auth_user_id" not in client.session
+
+
+def manage(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AGUI_", "DJANGO_"))}
+    return subprocess.run(
+        [sys.executable, "manage.py", *arguments], cwd=ROOT, env={**inherited, **environment},
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+
+
+def test_production_passes_the_deployment_checks() -> None:
+    key = "k" + "abcdefghij0123456789" * 3
+    done = manage("check", "--deploy", "--fail-level", "WARNING", AGUI_SECRET_KEY=key, AGUI_ALLOWED_HOSTS="example.org")
+    assert done.returncode == 0, done.stderr
+    assert "no issues" in done.stdout
+
+
+def test_production_needs_a_key() -> None:
+    done = manage("check")
+    assert done.returncode != 0
+    assert "AGUI_SECRET_KEY" in done.stderr
+
+
+def test_script_agent_is_for_the_demo_only() -> None:
+    code = "import django; django.setup(); from agui_django.agents.registry import all_agents; " \
+        "print(sorted(entry.name for entry in all_agents()))"  # fmt: skip
+    names = {}
+    for mode, environment in {"demo": {"AGUI_DEBUG": "1"}, "live": {"AGUI_SECRET_KEY": "x" * 60}}.items():
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("AGUI_")}
+        environment = {**inherited, **environment, "DJANGO_SETTINGS_MODULE": "project.settings"}
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+        )
+        names[mode] = done.stdout.strip()
+    assert names["demo"] == "['echo', 'plan', 'refund', 'script', 'slow']"
+    assert names["live"] == "['echo', 'plan', 'refund', 'slow']"
