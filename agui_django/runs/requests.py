@@ -12,7 +12,7 @@ from agui_django.protocol.run_input import RunInput
 from agui_django.runs.setup import RunSetup, Wire
 
 if TYPE_CHECKING:
-    from agui_django.models import Run
+    from agui_django.models import Interrupt, Run
 
 Kind = Literal["created", "attached", "joined", "hydration", "refused"]
 
@@ -67,6 +67,7 @@ class StartRequest:
         claim: the process that will execute the run at once; empty: it is stored as pending, for whoever claims it.
         extra: plain JSON, shown to the agent as ``run.extra``.
         resumed_run: the interrupted run that a resume from the server answers; from a client it is found by its ids.
+        may_answer: asked for each question that the request answers; in a database thread.
     """
 
     scope: str
@@ -82,6 +83,7 @@ class StartRequest:
     claim: str = ""
     resumed_run: Run | None = None
     origin: Literal["client", "server"] = "client"
+    may_answer: Callable[[Interrupt], bool] | None = None
 
     @property
     def policy(self) -> AgentPolicy:

@@ -1,0 +1,210 @@
+"""The end of a run: its last events, its status and everything it changed, in one transaction.
+
+Law: the fence again. A run whose claim was taken, or that is closed already, changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from django.db.models import F
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from agui_django.models import Interrupt, Message, Run, RunEvents, StateVersion, Thread
+from agui_django.protocol.codec import encode
+from agui_django.runs.database import database_alias, transact
+from agui_django.runs.ledger import (
+    STEP,
+    Ledger,
+    expiry,
+    fingerprint,
+    last_words,
+    readable,
+    state_digest,
+    token_totals,
+)
+from agui_django.runs.setup import Closing, Wire
+
+if TYPE_CHECKING:
+    from agui_django.runs.writer import Row
+
+
+class Taken(Exception):
+    """The run is not this claim's any more; undoes the transaction."""
+
+
+def close(uuid: UUID, claim: str, ledger: Ledger, rows: Sequence[Row], last_seq: int, closing: Closing) -> bool:
+    """Close a run in a transaction of its own; call in a pool's thread.
+
+    Args:
+        uuid: the run.
+        claim: whose it must be.
+        ledger: the notes of its open.
+        rows: the events that are not stored yet, the terminal one last.
+        last_seq: the terminal event's number.
+        closing: what the driver found.
+
+    Returns:
+        False where the run is not this claim's any more.
+    """
+    try:
+        transact(close_here, uuid, claim, ledger, rows, last_seq, closing)
+    except Taken:
+        # A commit whose answer was lost has closed it already.
+        mine = Run.objects.using(database_alias()).filter(uuid=uuid, claim=claim)
+        return mine.filter(status=closing.status, last_seq=last_seq).exists()
+    return True
+
+
+def close_here(uuid: UUID, claim: str, ledger: Ledger, rows: Sequence[Row], last_seq: int, closing: Closing) -> None:
+    """`close` inside the caller's transaction.
+
+    Raises:
+        Taken: the run is not this claim's any more; the transaction must not be committed.
+    """
+    alias = database_alias()
+    version = _update_thread(alias, ledger, closing)
+    mine = Run.objects.using(alias).filter(uuid=uuid, claim=claim, status=Run.Status.RUNNING)
+    if not mine.update(**run_values(closing, last_seq)):
+        raise Taken
+    if rows:
+        RunEvents.objects.using(alias).bulk_create([RunEvents(run_id=uuid, **row._asdict()) for row in rows])
+    _write_messages(alias, uuid, ledger, closing)
+    if version is not None:
+        StateVersion.objects.using(alias).create(
+            thread_id=ledger.thread,
+            run_id=uuid,
+            version=version,
+            state=encode(closing.state),
+            digest=state_digest(closing.state),
+            origin=StateVersion.Origin.AGENT,
+        )
+    if closing.interrupts:
+        Interrupt.objects.using(alias).bulk_create(_interrupts(uuid, ledger, closing))
+    if ledger.resumed and reopens(closing):
+        Interrupt.objects.using(alias).filter(answered_run=uuid).update(
+            status=Interrupt.Status.OPEN, response="", answered_run=None, answered_by=None, closed_at=None
+        )
+
+
+def reopens(closing: Closing) -> bool:
+    """Whether a resume ended before it acted, through no decision of anybody: its questions are open again."""
+    return not closing.spent and (closing.status == "failed" or closing.end_reason == "shutdown")
+
+
+def run_values(closing: Closing, last_seq: int) -> dict[str, Any]:
+    """The columns of a closed run."""
+    terminal = closing.terminal
+    values: dict[str, Any] = {
+        "status": closing.status,
+        "heartbeat": Now(),
+        "finished_at": timezone.now(),
+        "last_seq": last_seq,
+        "duration_ms": closing.duration_ms,
+        "first_event_ms": closing.first_event_ms,
+        "tool_calls": closing.tool_calls,
+        "open_interrupts": len(closing.interrupts),
+        "end_reason": closing.end_reason[:40],
+        **token_totals(closing.usage),
+    }
+    if terminal.get("outcome") is not None:
+        values["outcome"] = encode(terminal["outcome"])
+    if "result" in terminal:
+        values["result"] = encode(terminal["result"])
+    if closing.usage:
+        values["usage"] = encode(closing.usage)
+    if (failure := closing.failure) is not None:
+        values |= {
+            "error_code": failure.code[:100],
+            "error_text": failure.text,
+            "error_reference": failure.reference[:32],
+            "traceback": failure.traceback,
+            "error_fingerprint": fingerprint(failure),
+        }
+    return values
+
+
+def _update_thread(alias: str, ledger: Ledger, closing: Closing) -> int | None:
+    """Update the thread's row, which locks it first; returns the number of the state's new version."""
+    threads = Thread.objects.using(alias).filter(pk=ledger.thread)
+    values: dict[str, Any] = {"updated_at": timezone.now()}
+    totals = token_totals(closing.usage)
+    for column in ("input_tokens", "output_tokens"):
+        if totals[column]:
+            values[column] = F(column) + totals[column]
+    if words := last_words(closing.messages):
+        values["last_words"] = words
+    version = None
+    if closing.state_changed:
+        locked = threads.select_for_update(no_key=True).values_list("state_version", flat=True)
+        version = (locked.first() or 0) + 1
+        values |= {"state": encode(closing.state), "state_version": version}
+    threads.update(**values)
+    return version
+
+
+def _write_messages(alias: str, uuid: UUID, ledger: Ledger, closing: Closing) -> None:
+    """Store what the run created or changed; known messages keep their place."""
+    if not closing.messages and not closing.removed:
+        return
+    ledger = ledger.copy()  # the transaction may be tried again
+    rows = Message.objects.using(alias).filter(thread=ledger.thread)
+    if closing.removed:
+        rows.filter(message_id__in=closing.removed, superseded_by=None).update(superseded_by=uuid)
+        ledger.forget(closing.removed)
+    known = set(ledger.orders)
+    changed = {message["id"]: message for message in closing.messages if message["id"] in known}
+    fresh = {message["id"]: message for message in closing.messages if message["id"] not in known}
+    if changed:
+        found = list(rows.filter(message_id__in=changed, superseded_by=None))
+        for row in found:
+            for name, value in columns(changed[row.message_id]).items():
+                setattr(row, name, value)
+        Message.objects.using(alias).bulk_update(found, ["role", "wire", "search_text"], batch_size=100)
+    if fresh:
+        store_messages(alias, uuid, ledger, fresh.values())
+
+
+def store_messages(alias: str, uuid: UUID, ledger: Ledger, messages: Iterable[Wire]) -> None:
+    """Store new messages of a run; a tool message goes directly behind its call, others to the end."""
+    rows = []
+    for message in messages:
+        order, shift = ledger.place(message)
+        if shift:
+            later = Message.objects.using(alias).filter(thread=ledger.thread, order__gte=order)
+            later.update(order=F("order") + STEP)
+            for row in rows:
+                row.order = ledger.orders[row.message_id]
+        rows.append(
+            Message(thread_id=ledger.thread, run_id=uuid, message_id=message["id"], order=order, **columns(message))
+        )
+    Message.objects.using(alias).bulk_create(rows)
+
+
+def columns(message: Wire) -> dict[str, Any]:
+    """A message's row, as far as it follows from the wire value."""
+    return {"role": message["role"], "wire": encode(message), "search_text": readable(message)}
+
+
+def _interrupts(uuid: UUID, ledger: Ledger, closing: Closing) -> list[Interrupt]:
+    return [
+        Interrupt(
+            thread_id=ledger.thread,
+            run_id=uuid,
+            interrupt_id=wire["id"],
+            key=closing.interrupt_keys.get(wire["id"], wire["id"]),
+            position=position,
+            reason=wire["reason"],
+            message=wire.get("message", ""),
+            tool_call_id=wire.get("toolCallId", ""),
+            response_schema=encode(wire["responseSchema"]) if "responseSchema" in wire else "",
+            expires_at=expiry(wire.get("expiresAt")),
+            metadata=encode(wire["metadata"]) if "metadata" in wire else "",
+            permission=closing.interrupt_permissions.get(wire["id"], ""),
+            wire=encode(wire),
+        )
+        for position, wire in enumerate(closing.interrupts)
+    ]

@@ -1,0 +1,313 @@
+"""One request meets its thread: repeat, hydration, busy, answers, new messages, state; then the run is inserted.
+
+Law: the thread's row is locked first, everything is judged before anything is written, and a refusal writes nothing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from django.db.models import BooleanField, Case, Q, When
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from agui_django.models import Interrupt, Message, Run, StateVersion, Thread
+from agui_django.protocol.codec import clean, decode, encode
+from agui_django.protocol.errors import ThreadBusy
+from agui_django.protocol.json_patch import json_equal
+from agui_django.runs import history, reaping, resume
+from agui_django.runs.closing import store_messages
+from agui_django.runs.ledger import Ledger, last_words, state_digest, title
+from agui_django.runs.requests import Hydration, Opened, StartRequest
+from agui_django.runs.setup import Answer, RunSetup, Wire
+
+#: How many ids of a client's list are looked up among the messages that went out of play.
+LOOKED_UP = 500
+
+
+class Opening:
+    """The work of one `ThreadStore.open_run`, inside its transaction; made anew when that is tried again."""
+
+    def __init__(self, alias: str, request: StartRequest) -> None:
+        """Nothing is read yet."""
+        self.alias = alias
+        self.request = request
+        self.policy = request.policy
+        self.data = request.run_input.data
+        self.now: datetime = timezone.now()
+        self.warnings: list[str] = []
+        self.ledger = Ledger(thread=0)
+        self.stored: list[Wire] = []
+        self.gone: set[str] = set()
+
+    def open(self) -> Opened:
+        """Judge the request and carry it out.
+
+        Raises:
+            RequestError: it cannot be served.
+            ResumeError: its answers cannot be taken.
+        """
+        threads = Thread.objects.using(self.alias).select_for_update(no_key=True)
+        thread = threads.filter(scope=self.request.scope, thread_id=self.request.run_input.thread_id).first()
+        if thread is None:
+            plan = resume.Plan()
+            return self._create(None, plan, self._reconcile(plan))
+        runs = self._runs(thread)
+        repeat = self._repeat(runs)
+        active = next((run for run in runs if not run.ended), None)
+        if active is not None and reaping.lost(active) and reaping.reap_here(self.alias, thread, active):
+            thread.refresh_from_db(using=self.alias)
+            runs, active = self._runs(thread), None
+        if repeat is not None:
+            return self._opened("attached", run=repeat)
+        self._read_messages(thread)
+        if self._asks_for_history():
+            if active is not None:
+                return self._opened("joined", run=active, hydration=self._hydration(thread, active))
+            if self.stored:
+                return self._opened("hydration", hydration=self._hydration(thread, None))
+        if active is not None:
+            raise ThreadBusy(extra={"runId": active.run_id})
+        asking = [run for run in runs if getattr(run, "asking", False)]
+        plan = resume.plan(self.alias, thread, self.request, open_runs=asking, now=self.now, warn=self.warnings.append)
+        found = self._reconcile(plan)
+        if plan.repeated is not None and not found.new:
+            return self._opened("attached", run=plan.repeated)
+        return self._create(thread, plan, found)
+
+    # ---- reading --------------------------------------------------------------------------------------------------
+
+    def _runs(self, thread: Thread) -> list[Run]:
+        """The runs that matter: the active one, those with open questions, those this request may repeat."""
+        asking = Q(pk__in=Interrupt.objects.filter(thread=thread, status=Interrupt.Status.OPEN).values("run_id"))
+        mine = Q(run_id=self.request.run_input.run_id, digest=self.request.run_input.digest)
+        found = Run.objects.using(self.alias).filter(thread=thread).filter(Q(status__in=Run.ACTIVE) | asking | mine)
+        flagged = found.annotate(asking=Case(When(asking, then=True), default=False, output_field=BooleanField()))
+        return list(reaping.with_quiet(flagged).order_by("-created_at"))
+
+    def _repeat(self, runs: Sequence[Run]) -> Run | None:
+        """The run that this very request has started already; not one whose questions were opened again."""
+        asking = {run.pk for run in runs if getattr(run, "asking", False)}
+        for run in runs:
+            same = run.run_id == self.request.run_input.run_id and run.digest == self.request.run_input.digest
+            if same and not (run.ended and run.resumed_run_id in asking):
+                return run
+        return None
+
+    def _read_messages(self, thread: Thread) -> None:
+        self.ledger = Ledger(thread=thread.pk)
+        sent = [message["id"] for message in self.data["messages"][-LOOKED_UP:]]
+        wanted = Q(superseded_by=None) | Q(message_id__in=sent) if sent else Q(superseded_by=None)
+        rows = Message.objects.using(self.alias).filter(wanted, thread=thread).order_by("order", "pk")
+        for message_id, wire, order, superseded in rows.values_list("message_id", "wire", "order", "superseded_by"):
+            if superseded is None:
+                message = decode(wire)
+                self.stored.append(message)
+                self.ledger.note(message, order)
+            else:
+                self.gone.add(message_id)
+        self.gone -= self.ledger.orders.keys()
+
+    def _asks_for_history(self) -> bool:
+        """``messages: []`` without answers: a client that wants to be shown the thread."""
+        props = self.data["forwardedProps"]
+        command = props.get("command") if isinstance(props, dict) else None
+        answers = bool(self.data.get("resume")) or (isinstance(command, dict) and "resume" in command)
+        return not self.data["messages"] and not answers
+
+    def _hydration(self, thread: Thread, active: Run | None) -> Hydration:
+        return Hydration(
+            thread_id=thread.thread_id,
+            run_id=self.request.run_input.run_id,
+            messages=self.stored,
+            state=decode(thread.state),
+            interrupts=[] if active else resume.open_wires(self.alias, thread, self.now),
+            active=active,
+        )
+
+    def _reconcile(self, plan: resume.Plan) -> history.Reconciled:
+        props = self.data["forwardedProps"]
+        after = props.get("supersedeAfter") if isinstance(props, dict) else None
+        return history.reconcile(
+            self.policy.history,
+            self.stored,
+            history.Request(
+                messages=self.data["messages"],
+                supersede_after=after if isinstance(after, str) else None,
+                resuming=bool(plan.answered),
+                gone=self.gone,
+                roles=self.policy.client_roles,
+            ),
+            self.warnings.append,
+        )
+
+    # ---- writing --------------------------------------------------------------------------------------------------
+
+    def _create(self, thread: Thread | None, plan: resume.Plan, found: history.Reconciled) -> Opened:
+        uid = uuid.uuid4()
+        calls = self._given_up(plan, found)
+        turn, answers = self._turn(thread, uid, plan, found)
+        state, edited, differs = self._state(thread)
+        fresh = thread is None
+        thread = self._save_thread(thread, found, state, edited=edited)
+        self.ledger.thread = thread.pk
+        self.ledger.resumed = bool(plan.answered)
+        run = self._insert_run(uid, thread, turn, plan)
+        if found.superseded:
+            rows = Message.objects.using(self.alias).filter(thread=thread, superseded_by=None)
+            rows.filter(message_id__in=found.superseded).update(superseded_by=run)
+            self.ledger.forget(found.superseded)
+        added = [*found.new, *map(history.stand_in, calls)]
+        if added:
+            store_messages(self.alias, uid, self.ledger, added)
+        resume.carry_out(self.alias, plan, run, self.request.actor or self.request.user, self.now)
+        if edited or (fresh and thread.state_version):
+            StateVersion.objects.using(self.alias).create(
+                thread=thread,
+                run=run,
+                version=thread.state_version,
+                state=thread.state,
+                digest=state_digest(state),
+                origin=StateVersion.Origin.CLIENT if edited else StateVersion.Origin.AGENT,
+            )
+        by_id = {message["id"]: message for message in [*found.kept, *added]}
+        messages = [by_id[key] for _, key in sorted((order, key) for key, order in self.ledger.orders.items())]
+        setup = self._setup(run, thread, messages, found.new, state, plan.entries)
+        setup.state_differs = differs
+        setup.answers = plan.answers | answers
+        return self._opened("created", run=run, setup=setup)
+
+    def _given_up(self, plan: resume.Plan, found: history.Reconciled) -> list[str]:
+        """The calls that get a stand-in: those the user moved on from, and those of runs that were stopped or lost."""
+        calls = history.dangling([*found.kept, *found.new])
+        if not calls or plan.answered:
+            return []
+        if found.user_moved_on:
+            return list(history.passed([*found.kept, *found.new], calls))
+        ended = Run.objects.using(self.alias).filter(status__in=[Run.Status.CANCELLED, Run.Status.FAILED])
+        makers = Message.objects.using(self.alias).filter(thread=self.ledger.thread, message_id__in=calls.values())
+        stopped = set(makers.filter(superseded_by=None, run__in=ended).values_list("message_id", flat=True))
+        return [call for call, maker in calls.items() if maker in stopped]
+
+    def _turn(
+        self, thread: Thread | None, uid: uuid.UUID, plan: resume.Plan, found: history.Reconciled
+    ) -> tuple[str, dict[str, Answer]]:
+        """The turn: a resume and the page's answers to calls continue one, everything else begins one."""
+        if plan.run is not None:
+            return plan.run.turn, {}
+        answered = [message["toolCallId"] for message in found.new if message["role"] == "tool"]
+        if thread is not None and answered and not found.user_moved_on:
+            makers = [self.ledger.calls[call] for call in answered if call in self.ledger.calls]
+            rows = Message.objects.using(self.alias).filter(thread=thread, message_id__in=makers, superseded_by=None)
+            turn = rows.exclude(run=None).order_by("-order").values_list("run__turn", flat=True).first()
+            if turn:
+                return turn, resume.answers_of_turn(self.alias, thread, turn)
+        return uid.hex, {}
+
+    def _state(self, thread: Thread | None) -> tuple[Any, bool, bool]:
+        """The state to start from, whether the client edited it, and whether it differs from what the client holds."""
+        sent = self.data.get("state")
+        nothing = sent is None or sent == {}
+        holds = {} if nothing else sent
+        if thread is None:
+            start = clean(self.policy.first_state()) if nothing else sent
+            return start, not nothing, not json_equal(holds, start)
+        own = decode(thread.state)
+        ours = nothing or json_equal(sent, own) or (self.policy.state_policy == "server" and thread.state_version > 0)
+        if not ours:
+            versions = StateVersion.objects.using(self.alias).filter(thread=thread, digest=state_digest(sent))
+            ours = versions.exists()
+        start = own if ours else sent
+        return start, not ours, not json_equal(holds, start)
+
+    def _save_thread(self, thread: Thread | None, found: history.Reconciled, state: Any, *, edited: bool) -> Thread:
+        values: dict[str, Any] = {"agent": self.policy.name, "updated_at": self.now}
+        if words := last_words(found.new):
+            values["last_words"] = words
+        if (thread is None or not thread.title) and (text := title(found.new)):
+            values["title"] = text
+        if thread is None:
+            return Thread.objects.using(self.alias).create(
+                scope=self.request.scope,
+                thread_id=self.request.run_input.thread_id,
+                owner=_row(self.request.owner),
+                state=encode(state),
+                state_version=0 if state == {} else 1,
+                created_at=self.now,
+                **values,
+            )
+        if edited:
+            values |= {"state": encode(state), "state_version": thread.state_version + 1}
+        Thread.objects.using(self.alias).filter(pk=thread.pk).update(**values)
+        for name, value in values.items():
+            setattr(thread, name, value)
+        return thread
+
+    def _insert_run(self, uid: uuid.UUID, thread: Thread, turn: str, plan: resume.Plan) -> Run:
+        request, data = self.request, self.data
+        stored = {key: value for key, value in data.items() if key not in ("messages", "state")}
+        run = Run(
+            uuid=uid,
+            thread=thread,
+            run_id=request.run_input.run_id,
+            digest=request.run_input.digest,
+            agent=self.policy.name,
+            user=_row(request.user),
+            actor=_row(request.actor),
+            extra=encode(dict(request.extra)),
+            language=request.language[:20],
+            time_zone=request.time_zone[:64],
+            status=Run.Status.RUNNING if request.claim else Run.Status.PENDING,
+            claim=request.claim,
+            started_at=self.now if request.claim else None,
+            created_at=self.now,
+            transport=request.transport,
+            protocol_version=(request.run_input.protocol_version or "")[:20],
+            input=encode(stored),
+            turn=turn,
+            resumed_run=plan.run or request.resumed_run,
+            heartbeat=Now(),
+        )
+        run.save(using=self.alias, force_insert=True)
+        run.heartbeat = self.now
+        return run
+
+    def _setup(
+        self, run: Run, thread: Thread, messages: list[Wire], new: list[Wire], state: Any, entries: list[Wire]
+    ) -> RunSetup:
+        data = {**self.data, "messages": messages, "state": state}
+        data.pop("resume", None)
+        if entries:
+            data["resume"] = entries
+        return RunSetup(
+            run_id=run.run_id,
+            thread_id=thread.thread_id,
+            address=run.uuid.hex,
+            agent=run.agent,
+            input=data,
+            new_messages=list(new),
+            messages=messages,
+            state=state,
+            resume=entries,
+            turn=run.turn,
+            user=self.request.user,
+            actor=self.request.actor,
+            thread=thread,
+            extra=dict(self.request.extra),
+            language=run.language,
+            time_zone=run.time_zone,
+            protocol_version=run.protocol_version,
+            parent_run_id=self.data.get("parentRunId"),
+            ledger=self.ledger,
+        )
+
+    def _opened(self, kind: Any, **values: Any) -> Opened:
+        return Opened(kind, warnings=self.warnings, **values)
+
+
+def _row(user: Any) -> Any:
+    """A user that can be stored: an anonymous one is nobody."""
+    return user if getattr(user, "pk", None) is not None else None

@@ -1,0 +1,173 @@
+"""ThreadStore: every short transaction on threads and runs; methods for a pool's thread, `a`-twins for loops.
+
+Nothing else writes these rows, but for the log of a running run, which is the writer's.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.db.models import Case, F, Value, When
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from agui_django.models import Message, Run, Thread
+from agui_django.protocol.codec import decode
+from agui_django.protocol.errors import ResumeError
+from agui_django.runs import reaping, resume
+from agui_django.runs.database import database_alias, get_pool, transact
+from agui_django.runs.ledger import METADATA_KEY, Ledger
+from agui_django.runs.opening import Opening
+from agui_django.runs.requests import Hydration, Opened, StartRequest
+from agui_django.runs.setup import RunSetup, Wire
+
+
+class ThreadStore:
+    """The rows of threads and runs. Keeps nothing: make one where you need one."""
+
+    # ---- opening --------------------------------------------------------------------------------------------------
+
+    def open_run(self, request: StartRequest) -> Opened:
+        """Open a run, or find the one that the request means.
+
+        A request with a `claim` is inserted as running and ours; without, as pending, for whoever claims it.
+
+        Raises:
+            RequestError: the request cannot be served (`ThreadBusy`, `InvalidInput`); nothing was stored.
+        """
+        alias = database_alias()
+        try:
+            return transact(lambda: Opening(alias, request).open())
+        except ResumeError as error:
+            return Opened("refused", error=error)
+
+    async def aopen_run(self, request: StartRequest) -> Opened:
+        """`open_run`, from any event loop."""
+        return await get_pool().run(self.open_run, request)
+
+    def claim(self, uuid: UUID, claim: str) -> tuple[Run, RunSetup] | None:
+        """Take a pending run for execution; one conditional update decides between several takers.
+
+        Returns:
+            The row and what the run starts from; None where it is not pending any more.
+        """
+        return transact(_claim, uuid, claim)
+
+    async def aclaim(self, uuid: UUID, claim: str) -> tuple[Run, RunSetup] | None:
+        """`claim`, from any event loop."""
+        return await get_pool().run(self.claim, uuid, claim)
+
+    # ---- stopping -------------------------------------------------------------------------------------------------
+
+    def request_cancel(self, uuid: UUID, reason: str) -> bool:
+        """Ask whoever executes a run to stop it; the first reason stands.
+
+        Returns:
+            Whether the run is active.
+        """
+        runs = Run.objects.using(database_alias()).filter(uuid=uuid, status__in=[Run.Status.QUEUED, *Run.ACTIVE])
+        first = Case(When(cancel_requested="", then=Value(reason[:40])), default=F("cancel_requested"))
+        return bool(transact(runs.update, cancel_requested=first))
+
+    def reap(self, uuid: UUID) -> bool:
+        """End a run whose process is gone; False where it lives, has ended, or does not exist."""
+        return transact(_reap, uuid)
+
+    def reap_lost(self, limit: int = 100) -> list[UUID]:
+        """End runs that gave no sign of life for too long; each in its own transaction. Returns which."""
+        quiet = Run.objects.using(database_alias()).filter(reaping.quiet()).order_by("heartbeat")
+        return [uuid for uuid in list(quiet.values_list("uuid", flat=True)[:limit]) if self.reap(uuid)]
+
+    # ---- reading --------------------------------------------------------------------------------------------------
+
+    def hydrate(self, scope: str, thread_id: str) -> Hydration | None:
+        """A thread's present; None where the scope has no such thread."""
+        return transact(_hydrate, scope, thread_id)
+
+    async def ahydrate(self, scope: str, thread_id: str) -> Hydration | None:
+        """`hydrate`, from any event loop."""
+        return await get_pool().run(self.hydrate, scope, thread_id)
+
+    def run_for(self, scope: str, uuid: UUID) -> Run | None:
+        """A run by its address, inside a scope."""
+        return Run.objects.using(database_alias()).for_scope(scope).filter(uuid=uuid).select_related("thread").first()
+
+
+def _claim(uuid: UUID, claim: str) -> tuple[Run, RunSetup] | None:
+    alias = database_alias()
+    pending = Run.objects.using(alias).filter(uuid=uuid, status=Run.Status.PENDING)
+    if not pending.update(status=Run.Status.RUNNING, claim=claim, started_at=timezone.now(), heartbeat=Now()):
+        return None
+    run = Run.objects.using(alias).select_related("thread", "user", "actor").get(uuid=uuid)
+    return run, _setup_from_rows(alias, run)
+
+
+def _setup_from_rows(alias: str, run: Run) -> RunSetup:
+    """What a run starts from, in a process that did not open it."""
+    thread = run.thread
+    ledger = Ledger(thread=thread.pk, resumed=run.resumed_run_id is not None)
+    messages: list[Wire] = []
+    new: list[Wire] = []
+    rows = Message.objects.using(alias).filter(thread=thread).in_play()
+    for wire, order, maker in rows.values_list("wire", "order", "run"):
+        message = decode(wire)
+        messages.append(message)
+        ledger.note(message, order)
+        if maker == run.pk and METADATA_KEY not in message.get("metadata", {}):
+            new.append(message)
+    data = decode(run.input)
+    state = decode(thread.state)
+    answers = resume.answers_of_turn(alias, thread, run.turn)
+    entries = data.get("resume", [])
+    return RunSetup(
+        run_id=run.run_id,
+        thread_id=thread.thread_id,
+        address=run.uuid.hex,
+        agent=run.agent,
+        input={**data, "messages": messages, "state": state},
+        new_messages=new,
+        messages=messages,
+        state=state,
+        # What the client held is not stored; a snapshot too many harms nobody.
+        state_differs=True,
+        answers=answers,
+        resume=entries,
+        turn=run.turn,
+        user=run.user,
+        actor=run.actor,
+        thread=thread,
+        extra=decode(run.extra),
+        language=run.language,
+        time_zone=run.time_zone,
+        protocol_version=run.protocol_version,
+        parent_run_id=data.get("parentRunId"),
+        ledger=ledger,
+    )
+
+
+def _reap(uuid: UUID) -> bool:
+    alias = database_alias()
+    threads = Thread.objects.using(alias).select_for_update(no_key=True)
+    thread = threads.filter(runs=uuid).first()
+    run = reaping.with_quiet(Run.objects.using(alias)).filter(uuid=uuid).first()
+    if thread is None or run is None or run.ended or not reaping.lost(run):
+        return False
+    return reaping.reap_here(alias, thread, run)
+
+
+def _hydrate(scope: str, thread_id: str) -> Hydration | None:
+    alias = database_alias()
+    thread = Thread.objects.using(alias).filter(scope=scope, thread_id=thread_id).first()
+    if thread is None:
+        return None
+    rows = Message.objects.using(alias).filter(thread=thread).in_play()
+    latest = Run.objects.using(alias).filter(thread=thread).order_by("-created_at").first()
+    active = latest if latest is not None and latest.status in Run.ACTIVE else None
+    return Hydration(
+        thread_id=thread.thread_id,
+        run_id=latest.run_id if latest else "",
+        messages=[decode(wire) for wire in rows.values_list("wire", flat=True)],
+        state=decode(thread.state),
+        interrupts=[] if active else resume.open_wires(alias, thread, timezone.now()),
+        active=active,
+    )
