@@ -60,6 +60,7 @@ function drawStatus() {
   const busy = reading !== null;
   const asking = thread.interrupts.length > 0 && !busy;
   document.body.dataset.busy = busy;
+  $("agent").disabled = busy || entry.runs.length > 0;
   $("working").hidden = !busy;
   $("steps").replaceChildren(
     ...thread.steps.map((step) => el("li", { class: step.done ? "done" : "now" }, step.done ? icon("check") : null, step.name)),
@@ -303,7 +304,6 @@ function show() {
   $("questions").replaceChildren();
   drawnState = undefined;
   $("agent").value = entry.agent;
-  $("agent").disabled = entry.runs.length > 0;
   document.body.classList.remove("nav-open");
   drawSamples();
   drawList();

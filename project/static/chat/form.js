@@ -20,7 +20,7 @@ const MAKERS = {
     const wanted = new Set(schema.required ?? []);
     const parts = Object.entries(schema.properties).map(([key, part]) => [
       key,
-      field(part, { name: key, required: wanted.has(key) }),
+      field(part, { name: key, required: required && wanted.has(key) }),
     ]);
     const element = el(name ? "fieldset" : "div", { class: "fields" });
     if (name) element.append(el("legend", {}, schema.title ?? name));
@@ -29,7 +29,9 @@ const MAKERS = {
       element,
       value() {
         const entries = parts.map(([key, part]) => [key, part.value()]).filter(([, value]) => value !== undefined);
-        return !required && name && entries.length === 0 ? undefined : Object.fromEntries(entries);
+        // An optional object that nobody filled in is left out whole; an unticked box is not an answer then.
+        const filled = required || entries.some(([, value]) => value !== false);
+        return filled ? Object.fromEntries(entries) : undefined;
       },
     };
   },

@@ -143,7 +143,7 @@ class Rows {
       "summary",
       {},
       el("span", { class: "seq" }, seq ?? ""),
-      el("span", { class: `type ${family}` }, event.type),
+      el("span", { class: `type of-${family}` }, event.type),
       el("span", { class: "brief" }, brief(event)),
       el("span", { class: "after" }, after),
     );
