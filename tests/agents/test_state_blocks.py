@@ -255,14 +255,17 @@ async def test_after_the_await_the_block_cannot_edit_but_others_can():
                 with pytest.raises(RuntimeError, match="await"), doc.edit():
                     pass
 
-    async def proper() -> None:
+    async def proper() -> None:  # its turn comes before anything else could have noticed
         doc.root["m"] = 1
+        await asyncio.sleep(0)
+        assert doc.root["m"] == 1
         with doc.edit() as state:
             state["m"] = 2
         go.set()
 
     task = asyncio.create_task(sloppy())
-    await asyncio.gather(task, proper(), return_exceptions=True)
+    _, error = await asyncio.gather(task, proper(), return_exceptions=True)
+    assert error is None
     assert isinstance(task.exception(), RuntimeError)
     assert doc.take() == [{"op": "replace", "path": "/m", "value": 2}]
     doc.root["n"] = 5  # nothing stays broken

@@ -364,6 +364,14 @@ def test_a_patch_larger_than_the_state_is_a_snapshot():
     assert doc.take() == Snapshot({"a": "w"})
 
 
+def test_a_removed_long_name_makes_the_state_smaller():
+    doc = StateDocument({"k" * 300: 1, "a": "x" * 200})
+    doc.root["a"] = "y" * 200
+    assert not isinstance(doc.take(), Snapshot)
+    doc.root.pop("k" * 300)
+    assert doc.take() == Snapshot({"a": "y" * 200})  # the patch names what it removes
+
+
 def test_the_boundary_between_patch_and_snapshot_is_exact():
     rng = random.Random(5)
     for _ in range(300):

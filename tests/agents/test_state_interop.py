@@ -107,6 +107,7 @@ def test_deep_copies_are_plain(doc):
 
 def test_shallow_copies_are_ordinary_dicts_and_lists(doc):
     state, items = doc.root, doc.root["a"]["b"]
+    nothing: list = []
     for made in (state.copy(), copy.copy(state), dict(state), {**state}, state | {}, {} | state, type(state)(state)):
         assert type(made) is dict
         assert made == PLAIN
@@ -117,7 +118,7 @@ def test_shallow_copies_are_ordinary_dicts_and_lists(doc):
         copy.copy(items),
         list(items),
         [*items],
-        items + [],
+        items + nothing,
         items * 1,
         items[:],
         type(items)(items),
