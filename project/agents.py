@@ -105,18 +105,17 @@ def find_order(order_id: int) -> dict[str, Any]:
 async def refund(run: RunContext) -> None:
     """Ask, end, and go on from the top when the answer is there: what stands above the question has a key."""
     await run.say("Let me look at that order.", key="intro")
-    call = run.tool_call("find_order", {"order_id": 7}, key="order")
-    if not call.done:
-        await call.run(find_order)
+    order = await run.tool_call("find_order", {"order_id": 7}, key="order").run(find_order)
+    question = f"Refund {order['total']} € for order {order['order_id']} ({order['item']})?"
     try:
-        answer = run.interrupt("refund", message="Refund 40 € for order 7 (Blue teapot)?", response_schema=REFUND)
+        answer = run.interrupt("refund", message=question, response_schema=REFUND)
     except Declined:
         await run.say("All right, nothing was refunded.")
         return
     if not answer["approved"]:
         await run.say("All right, nothing was refunded.")
         return
-    await run.say(f"Refunded {answer.get('amount', 40):g} € ({answer.get('reason', 'no reason given')}).")
+    await run.say(f"Refunded {answer.get('amount', order['total']):g} € ({answer.get('reason', 'no reason given')}).")
 
 
 @agent("slow", title="Slow writer", description="Takes its time: stop it, or reload the page in the middle.")

@@ -101,6 +101,7 @@ const HANDLERS = {
   TOOL_CALL_RESULT(thread, event) {
     const result = ensure(thread, event.messageId, "tool", event, { toolCallId: event.toolCallId });
     result.content = event.content;
+    if (event.metadata) result.metadata = { ...result.metadata, ...event.metadata };
     const [message] = callOf(thread, event.toolCallId);
     return message ? [message.id, result.id] : [result.id];
   },

@@ -101,7 +101,7 @@ function toolCall() {
       args.textContent = pretty(call.function.arguments);
       answer.hidden = !found;
       if (found) result.textContent = pretty(textOf(found.content));
-      state.textContent = found ? (found.error ? "failed" : "done") : "running";
+      state.textContent = found ? (found.error || found.metadata?.failed ? "failed" : "done") : "running";
       state.className = `chip ${state.textContent}`;
     },
   };
