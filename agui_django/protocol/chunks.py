@@ -48,6 +48,7 @@ class ChunkExpander:
     __slots__ = ("_lanes",)
 
     def __init__(self) -> None:
+        """Start with no lane open."""
         self._lanes: dict[str | None, _Stream] = {}
 
     @property

@@ -134,6 +134,7 @@ class SurrogateJoiner:
     __slots__ = ("_held",)
 
     def __init__(self) -> None:
+        """Hold nothing yet."""
         self._held: dict[Any, str] = {}
 
     @property

@@ -41,6 +41,7 @@ class Consumer:
         thread_id: str | None = None,
         run_id: str | None = None,
     ) -> None:
+        """Wait for the first event."""
         self.warnings: list[str] = []
         self.run_errors: list[dict[str, Any]] = []
         self._chunks = ChunkExpander()

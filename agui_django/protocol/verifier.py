@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from agui_django.protocol.errors import ProtocolViolation
 from agui_django.protocol.events import FAMILIES
+from agui_django.protocol.open_items import Key, OpenItem, closing_events
 
 Event = Mapping[str, Any]
 #: kind of item -> the bucket that remembers its owner; a span and the message in it may not have different ones.
@@ -29,33 +29,6 @@ _STREAMED: Final = {
 }
 _OPENS: Final = {FAMILIES[kind].opens: (kind, FAMILIES[kind].id_field) for kind in _OWNERS}
 _ENDS: Final = {FAMILIES[kind].closes: (kind, FAMILIES[kind].id_field) for kind in _OWNERS}
-
-
-@dataclass(slots=True)
-class OpenItem:
-    """Something that was opened and not yet closed.
-
-    Attributes:
-        kind: text, tool_call, reasoning (a span), reasoning_message, step or subagent.
-        id: messageId, toolCallId, stepName or subagentRunId.
-        subagent_run_id: who owns it; None is the parent agent.
-        tag: the subagentRunId that its opener carried.
-        parent_run_id: of a subagent: the invocation that spawned it.
-    """
-
-    kind: str
-    id: str
-    subagent_run_id: str | None = None
-    tag: str | None = None
-    parent_run_id: str | None = None
-
-    def closing(self) -> dict[str, Any]:
-        """The plain event that closes it."""
-        family = FAMILIES[self.kind]
-        event = {"type": family.closes, family.id_field: self.id}
-        if self.tag is not None and self.tag == self.subagent_run_id:
-            event["subagentRunId"] = self.tag
-        return event
 
 
 class SequenceVerifier:
@@ -74,22 +47,14 @@ class SequenceVerifier:
     """
 
     def __init__(self, *, producer: bool = False, thread_id: str | None = None, run_id: str | None = None) -> None:
+        """Wait for the first event."""
         self.producer = producer
         self.thread_id = thread_id
         self.run_id = run_id
         self.started = False
         self.terminal: str | None = None
         self._first = True
-        self._text: dict[str, OpenItem] = {}
-        self._calls: dict[str, OpenItem] = {}
-        self._spans: dict[str, OpenItem] = {}
-        self._thoughts: dict[str, OpenItem] = {}
-        self._streams = {
-            "text": self._text,
-            "tool_call": self._calls,
-            "reasoning": self._spans,
-            "reasoning_message": self._thoughts,
-        }
+        self._streams: dict[str, dict[str, OpenItem]] = {kind: {} for kind in _OWNERS}
         self._handlers: dict[str, Callable[[Event], None]] = {
             "RUN_STARTED": self._run_started,
             "RUN_FINISHED": self._run_finished,
@@ -115,14 +80,14 @@ class SequenceVerifier:
         self.terminal = None
         for items in self._streams.values():
             items.clear()
-        self._order: dict[tuple[str, str, str | None], OpenItem] = {}
+        self._order: dict[Key, OpenItem] = {}
         self._owners: dict[str, dict[str, str | None]] = {
             "message": {},
             "tool_call": {},
             "reasoning": {},
             "activity": {},
         }
-        self._closed: set[tuple[str, str, str | None]] = set()
+        self._closed: set[Key] = set()
         self._called: dict[str, None] = {}
         self._answered: set[str] = set()
 
@@ -240,7 +205,7 @@ class SequenceVerifier:
         del self._streams[item_kind][item.id]
         self._close((item_kind, item.id, None))
 
-    def _close(self, key: tuple[str, str, str | None]) -> None:
+    def _close(self, key: Key) -> None:
         del self._order[key]
         self._closed.add(key)
 
@@ -351,36 +316,7 @@ class SequenceVerifier:
             suspended: subagentRunIds that end as suspended -> the ids of their interrupts (none for one whose
                 descendant was interrupted). Other subagents end as finished.
         """
-        remaining = dict(reversed(self._order.items()))
-        events: list[dict[str, Any]] = []
-
-        def close(key: tuple[str, str, str | None], item: OpenItem) -> None:
-            if remaining.pop(key, None) is None:
-                return
-            if item.kind != "subagent":
-                events.append(item.closing())
-                return
-            # An item closes no later than the subagent that owns it.
-            for other_key, other in list(remaining.items()):
-                owner = other.parent_run_id if other.kind == "subagent" else other.subagent_run_id
-                if owner == item.id:
-                    close(other_key, other)
-            events.append(_subagent_end(item.id, error, suspended))
-
-        for key, item in list(remaining.items()):
-            close(key, item)
-        return events
-
-
-def _subagent_end(run_id: str, error: str | None, suspended: Mapping[str, Sequence[str]] | None) -> dict[str, Any]:
-    if error is not None:
-        return {"type": "SUBAGENT_ERROR", "subagentRunId": run_id, "message": error}
-    event: dict[str, Any] = {"type": "SUBAGENT_FINISHED", "subagentRunId": run_id}
-    if suspended is not None and run_id in suspended:
-        event["outcome"] = {"type": "suspended"}
-        if suspended[run_id]:
-            event["outcome"]["interruptIds"] = list(suspended[run_id])
-    return event
+        return closing_events(self._order, error=error, suspended=suspended)
 
 
 def _agree(event: Event, owner: str | None, kind: str, item_id: str) -> None:

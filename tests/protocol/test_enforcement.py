@@ -69,7 +69,7 @@ def test_verdict_is_the_schemas(event: dict[str, Any], event_schema: Draft202012
     assert json.dumps(event) == json.dumps(before), "the caller's event was changed"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(body=damaged(st.just({**sample(RUN_INPUT), "protocolVersion": "1.1"})))
 def test_input_verdict_is_the_schemas(body: dict[str, Any], input_schema: Draft202012Validator) -> None:
     before = copy.deepcopy(body)
