@@ -132,7 +132,9 @@ def test_cleaned_text_can_be_sent_and_stored(text: str) -> None:
 
 def test_a_character_cut_in_two_is_joined() -> None:
     joiner = SurrogateJoiner()
+    assert not joiner.holding
     assert joiner.join("m", "a" + HIGH) == "a"
+    assert joiner.holding
     assert joiner.join("other", LOW) == "\ufffd"
     assert joiner.join("m", "") == ""
     assert joiner.join("m", LOW + "b") == "\U0001f600b"
@@ -141,6 +143,7 @@ def test_a_character_cut_in_two_is_joined() -> None:
     assert joiner.join("m", "c" + HIGH) == "\ufffdc"
     assert joiner.flush("m") == "\ufffd"
     assert joiner.flush("m") == ""
+    assert not joiner.holding
 
 
 @given(text=st.text(alphabet=st.sampled_from(["a", "é", "\U0001f600", "\U0001f1e9"])), data=st.data())
