@@ -41,6 +41,16 @@ function callOf(thread, id) {
   return [null, null];
 }
 
+/** A patch that does not apply changes nothing: the next snapshot puts things right. */
+function patched(document, operations) {
+  try {
+    return applyPatch(document, operations);
+  } catch (error) {
+    console.warn("A patch does not apply.", error);
+    return document;
+  }
+}
+
 const HANDLERS = {
   RUN_STARTED(thread, event) {
     Object.assign(thread, { steps: [], interrupts: [], outcome: null, error: null });
@@ -110,7 +120,7 @@ const HANDLERS = {
     return [];
   },
   STATE_DELTA(thread, event) {
-    thread.state = applyPatch(thread.state ?? {}, event.delta);
+    thread.state = patched(thread.state ?? {}, event.delta);
     return [];
   },
   MESSAGES_SNAPSHOT(thread, event) {
@@ -128,7 +138,7 @@ const HANDLERS = {
   ACTIVITY_DELTA(thread, event) {
     const message = find(thread, event.messageId);
     if (!message) return [];
-    message.content = applyPatch(message.content, event.patch);
+    message.content = patched(message.content, event.patch);
     return [message.id];
   },
 };
