@@ -45,7 +45,7 @@ _NUMBER = re.compile(r"[0-9]{1,10}")
 
 
 def endpoint(*methods: str) -> Callable[[View], View]:
-    """Make an address of a view: methods, JSON errors, and none of the site's HTML habits.
+    """Make an address of a view: its methods (none: any), JSON errors, and none of the site's HTML habits.
 
     CSRF is checked by the authenticator that needs it (sessions do), so that the answer is JSON and a token needs no
     cookie. A view of this app never runs in a request's transaction.
@@ -57,7 +57,7 @@ def endpoint(*methods: str) -> Callable[[View], View]:
             try:
                 if not isinstance(request, ASGIRequest):
                     raise AsgiRequired
-                if request.method not in methods:
+                if methods and request.method not in methods:
                     raise MethodRefused
                 return await view(request, *args, **kwargs)
             except AgUiError as error:

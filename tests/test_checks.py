@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import sys
+import types
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import typing_extensions
+from django.core.checks import run_checks
+
+from agui_django import checks
+from agui_django.agents import registry
+from agui_django.agents.registry import AgentEntry, AgentOptions, Conflict
+
+Found = Callable[[], list[tuple[str, str]]]
+
+
+@pytest.fixture
+def found() -> Found:
+    """What our checks say: ids and texts; each has a hint."""
+
+    def look() -> list[tuple[str, str]]:
+        messages = [m for m in run_checks() if str(m.id).startswith("agui_django.")]
+        assert all(message.hint for message in messages)
+        return [(str(message.id), message.msg) for message in messages]
+
+    return look
+
+
+def test_the_demo_site_is_clean(found: Found) -> None:
+    assert found() == []
+
+
+def test_no_dict(found: Found, settings: Any) -> None:
+    settings.AGUI_DJANGO = [("TIMEOUT", 3)]
+    assert found() == [("agui_django.E001", "AGUI_DJANGO must be a dict.")]
+
+
+def test_unknown_key_names_the_near_one(settings: Any) -> None:
+    settings.AGUI_DJANGO = {"TIMEOUTS": 3}
+    [message] = checks.check_settings()
+    assert (message.id, message.hint) == ("agui_django.E002", "Did you mean 'TIMEOUT'?")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "wanted"),
+    [
+        ("HISTORY", "mine", "one of 'verified', 'client', 'server'"),
+        ("ON_DISCONNECT", True, "one of 'continue', 'cancel'"),
+        ("BUSY", ["reject"], "one of 'reject', 'cancel', 'queue'"),
+        ("TIMEOUT", "10", "a number or None"),
+        ("TIMEOUT", 0, "at least 0.001"),
+        ("TIMEOUT", float("nan"), "at least 0.001"),
+        ("MAX_BODY", 1.5, "a whole number"),
+        ("MAX_BODY", True, "a whole number"),
+        ("MAX_RUNS", 0, "at least 1"),
+        ("CLIENT_ROLES", "user", "a list of strings"),
+        ("CLIENT_ROLES", [1], "a list of strings"),
+        ("AGENTS_MODULE", None, "a string"),
+    ],
+)
+def test_bad_values(key: str, value: Any, wanted: str, settings: Any) -> None:
+    settings.AGUI_DJANGO = {key: value}
+    [message] = checks.check_settings()
+    assert (message.id, message.msg) == ("agui_django.E003", f"AGUI_DJANGO[{key!r}] must be {wanted}.")
+
+
+def test_a_bad_value_is_not_shown(settings: Any) -> None:
+    settings.AGUI_DJANGO = {"TIMEOUT": "secret-value"}
+    [message] = checks.check_settings()
+    assert "secret-value" not in str(message)
+
+
+@pytest.mark.parametrize("value", [None, 5, 0.5])
+def test_good_values(value: Any, settings: Any) -> None:
+    settings.AGUI_DJANGO = {"TIMEOUT": value, "CLIENT_ROLES": ["user"], "AUTHENTICATION_CLASSES": None}
+    assert checks.check_settings() == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("ACCESS_POLICY", "nowhere.Policy"),
+        ("ACCESS_POLICY", "agui_django.access.get_policy"),
+        ("ACCESS_POLICY", "agui_django.access.Caller"),
+        ("AUTHENTICATION_CLASSES", ["rest_framework.authentication.NoSuchAuthentication"]),
+        ("AUTHENTICATION_CLASSES", ["collections.OrderedDict"]),
+        ("ADAPTERS", ["collections.OrderedDict"]),
+        ("RUNNER", "nowhere"),
+    ],
+)
+def test_dotted_paths(key: str, value: Any, settings: Any) -> None:
+    settings.AGUI_DJANGO = {key: value}
+    assert [message.id for message in checks.check_settings()] == ["agui_django.E004"]
+
+
+def test_rest_frameworks_own_classes_cannot_be_imported(settings: Any) -> None:
+    settings.REST_FRAMEWORK = {"DEFAULT_AUTHENTICATION_CLASSES": ["nowhere.Authentication"]}
+    assert [message.id for message in checks.check_authentication()] == ["agui_django.E005"]
+
+
+def test_nobody_can_log_in(settings: Any) -> None:
+    settings.AGUI_DJANGO = {"AUTHENTICATION_CLASSES": []}
+    assert [message.id for message in checks.check_authentication()] == ["agui_django.W003"]
+
+
+def test_tokens_without_their_table(settings: Any) -> None:
+    settings.AGUI_DJANGO = {"AUTHENTICATION_CLASSES": ["rest_framework.authentication.TokenAuthentication"]}
+    assert checks.check_authentication() == []
+    settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if app != "rest_framework.authtoken"]
+    assert [message.id for message in checks.check_authentication()] == ["agui_django.W004"]
+
+
+def test_an_agent_registered_twice(found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "conflicts", [Conflict("support", "shop.agents:support", "help.agents:support")])
+    [(identity, text)] = found()
+    assert identity == "agui_django.E006"
+    assert "shop.agents:support" in text
+    assert "help.agents:support" in text
+
+
+def test_an_agents_module_that_fails(found: Found, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("project.failing_agents")
+    monkeypatch.setattr(registry, "_discovered", False)
+
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
+            if name == module.__name__:
+                raise KeyError("OPENAI_API_KEY")
+
+    monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
+    settings.AGUI_DJANGO = {"AGENTS_MODULE": "failing_agents"}
+    [(identity, text)] = found()
+    assert identity == "agui_django.E007"
+    assert "KeyError" in text
+
+
+def test_a_state_schema_from_typing(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = typing.TypedDict("old", {"a": int})  # type: ignore[misc]
+    new = typing_extensions.TypedDict("new", {"a": int})  # type: ignore[misc]
+    entries = [AgentEntry(name, None, AgentOptions(state_schema=kind)) for name, kind in (("o", old), ("n", new))]
+    monkeypatch.setattr(registry, "all_agents", lambda: entries)
+    told = [message.id for message in checks.check_agents()]
+    assert told == (["agui_django.E008"] if sys.version_info < (3, 12) else [])
+
+
+def test_no_asgi_application(found: Found, settings: Any) -> None:
+    settings.ASGI_APPLICATION = None
+    assert [identity for identity, _ in found()] == ["agui_django.W001"]
+
+
+@pytest.mark.parametrize("name", [":memory:", "file:memorydb_default?mode=memory&cache=shared"])
+def test_sqlite_in_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from django.db import connections
+
+    connection = connections["default"]
+    if connection.vendor != "sqlite":
+        pytest.skip("the tests run on another database")
+    monkeypatch.setitem(connection.settings_dict, "NAME", name)
+    assert [message.id for message in checks.check_database()] == ["agui_django.W002"]
