@@ -44,7 +44,7 @@ class Command(BaseCommand):
         if name := options["user"]:
             users = get_user_model()
             try:
-                user = users._default_manager.get_by_natural_key(name)  # type: ignore[attr-defined]
+                user = users._default_manager.get_by_natural_key(name)
             except users.DoesNotExist:
                 raise CommandError(f"There is no user {name!r}.") from None
         try:
