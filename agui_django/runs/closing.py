@@ -170,7 +170,7 @@ def _write_messages(alias: str, uuid: UUID, ledger: Ledger, closing: Closing) ->
 
 def store_messages(alias: str, uuid: UUID, ledger: Ledger, messages: Iterable[Wire]) -> None:
     """Store new messages of a run; a tool message goes directly behind its call, others to the end."""
-    rows = []
+    rows: list[Message] = []
     for message in messages:
         order, shift = ledger.place(message)
         if shift:
@@ -195,7 +195,7 @@ def _interrupts(uuid: UUID, ledger: Ledger, closing: Closing) -> list[Interrupt]
             thread_id=ledger.thread,
             run_id=uuid,
             interrupt_id=wire["id"],
-            key=closing.interrupt_keys.get(wire["id"], wire["id"]),
+            key=closing.interrupt_keys.get(wire["id"]) or wire["id"],
             position=position,
             reason=wire["reason"],
             message=wire.get("message", ""),
