@@ -9,20 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from agui_django.protocol.conversation import Conversation, Message, own_copy
 from agui_django.protocol.json_patch import PatchError, apply_patch, json_equal
+from agui_django.protocol.snapshots import reconcile
 
-Message = dict[str, Any]
 Event = dict[str, Any]
-
-#: Where a snapshot may say which activity types it lists completely (a convention of the official client).
-_CLIENT_METADATA = "@ag-ui/client"
 
 
 def _ignore(_text: str) -> None:
     pass
 
 
-class Reducer:
+class Reducer(Conversation):
     """Applies verified events, chunks already expanded, to messages and state.
 
     Values inside events (parts, metadata, activity content) are kept by reference and never changed: an event is
@@ -39,19 +37,10 @@ class Reducer:
         self, messages: Iterable[Message] = (), state: Any = None, *, warn: Callable[[str], None] = _ignore
     ) -> None:
         """Start from these messages and this state."""
+        super().__init__(messages)
         self.warn = warn
         self.state = state
         self.usage: list[dict[str, Any]] = []
-        self._order: list[Message] = [_own(message) for message in messages]
-        self._touched: dict[str, None] = {}
-        self._removed: dict[str, None] = {}
-        #: message id -> the pieces of its content, while text is appended to it
-        self._text: dict[str, list[str]] = {}
-        #: tool call id -> the pieces of its arguments
-        self._args: dict[str, list[str]] = {}
-        self._by_id: dict[str, Message] = {}
-        self._calls: dict[str, tuple[Message, dict[str, Any]]] = {}
-        self._index()
         self._handlers: dict[str, Callable[[Event], None]] = {
             "RUN_STARTED": self._run_started,
             "RUN_FINISHED": self._terminal,
@@ -80,27 +69,21 @@ class Reducer:
         if handler is not None:
             handler(event)
 
-    # ---- what came of it ----
+    def append_text(self, message_id: str, delta: str) -> bool:
+        """The short way for a delta without metadata; False where the message has no text yet: use `apply`."""
+        parts = self._text.get(message_id)
+        if parts is None:
+            return False
+        parts.append(delta)
+        return True
 
-    @property
-    def messages(self) -> list[Message]:
-        """All messages in order, as wire dicts."""
-        return [self._seen(message) for message in self._order]
-
-    def message(self, message_id: str) -> Message | None:
-        """One message by id, the first where the id occurs twice."""
-        message = self._by_id.get(message_id)
-        return None if message is None else self._seen(message)
-
-    @property
-    def touched(self) -> list[str]:
-        """Ids of the messages created or changed by events, in the order of their first change."""
-        return list(self._touched)
-
-    @property
-    def removed(self) -> list[str]:
-        """Ids of messages that a MESSAGES_SNAPSHOT dropped and nothing brought back."""
-        return list(self._removed)
+    def append_args(self, call_id: str, delta: str) -> bool:
+        """As `append_text`, for a tool call's arguments."""
+        parts = self._args.get(call_id)
+        if parts is None:
+            return False
+        parts.append(delta)
+        return True
 
     # ---- the state, for subclasses that hold it elsewhere ----
 
@@ -122,7 +105,7 @@ class Reducer:
     def _run_started(self, event: Event) -> None:
         for message in (event.get("input") or {}).get("messages") or ():
             if message["id"] not in self._by_id:
-                self._append(_own(message))
+                self._append(own_copy(message))
 
     def _terminal(self, event: Event) -> None:
         self.usage = list(event.get("usage") or ())
@@ -197,11 +180,15 @@ class Reducer:
             if owner is not None:
                 _set_encrypted(owner[1], event)
                 self._touch(owner[0]["id"])
+                return
         else:
             message = self._by_id.get(entity)
+            # An activity message cannot hold one (events/reasoning).
             if message is not None and message["role"] != "activity":
                 _set_encrypted(message, event)
                 self._touch(entity)
+                return
+        self.warn(f"REASONING_ENCRYPTED_VALUE: there is no {event['subtype']} {entity!r} to hold it")
 
     # ---- tool calls ----
 
@@ -285,34 +272,19 @@ class Reducer:
     # ---- snapshots and activities ----
 
     def _messages_snapshot(self, event: Event) -> None:
-        new = [_own(message) for message in event["messages"]]
-        by_id = {message["id"]: message for message in new}
-        keeps_activity = _activity_rule(event, new)
-        keeps_reasoning = not any(message["role"] == "reasoning" for message in new)
         before = {message["id"]: self._seen(message) for message in reversed(self._order)}
-        order: list[Message] = []
-        for message in self._order:
-            if message["id"] in by_id:
-                order.append(by_id[message["id"]])
-            elif message["role"] == "activity":
-                if keeps_activity(message):
-                    order.append(message)
-            elif message["role"] == "reasoning" and keeps_reasoning:
-                order.append(message)
-        known = {message["id"] for message in order}
-        order += [message for message in new if message["id"] not in known]
-        for message_id in by_id.keys() & self._text.keys():
-            del self._text[message_id]
+        for message_id in list(self._text):
+            self._flush_text(message_id)
         self._flush_args()
-        self._order = order
+        self._order = reconcile(self._order, event)
         self._index()
         for message_id in before:
             if message_id not in self._by_id:
-                self._text.pop(message_id, None)
                 self._touched.pop(message_id, None)
                 self._removed[message_id] = None
-        for message_id, message in by_id.items():
+        for message_id, message in self._by_id.items():
             if message_id not in before or not json_equal(before[message_id], message):
+                self._removed.pop(message_id, None)
                 self._touch(message_id)
 
     def _activity_snapshot(self, event: Event) -> None:
@@ -366,71 +338,6 @@ class Reducer:
         message["activityType"] = event["activityType"]
         self._touch(message["id"])
 
-    # ---- bookkeeping ----
-
-    def _touch(self, message_id: str) -> None:
-        self._touched.setdefault(message_id)
-
-    def _append(self, message: Message) -> None:
-        self._order.append(message)
-        self._created(message)
-
-    def _created(self, message: Message) -> None:
-        message_id = message["id"]
-        if message_id in self._by_id:  # a doubled id: the first in the list is the one that is found
-            self._flush_text(message_id)
-            self._by_id[message_id] = next(known for known in self._order if known["id"] == message_id)
-        else:
-            self._by_id[message_id] = message
-        for call in message.get("toolCalls") or ():
-            self._calls.setdefault(call["id"], (message, call))
-        self._removed.pop(message_id, None)
-        self._touch(message_id)
-
-    def _index(self) -> None:
-        self._by_id = {}
-        self._calls = {}
-        for message in self._order:
-            self._by_id.setdefault(message["id"], message)
-            for call in message.get("toolCalls") or ():
-                self._calls.setdefault(call["id"], (message, call))
-
-    def _flush_text(self, message_id: str) -> None:
-        parts = self._text.pop(message_id, None)
-        if parts is not None:
-            self._by_id[message_id]["content"] = "".join(parts)
-
-    def _flush_args(self) -> None:
-        for call_id, parts in self._args.items():
-            self._calls[call_id][1]["function"]["arguments"] = "".join(parts)
-        self._args = {}
-
-    def _seen(self, message: Message) -> Message:
-        seen = dict(message)
-        parts = self._text.get(message["id"])
-        if parts is not None and self._by_id[message["id"]] is message:
-            parts[:] = ["".join(parts)]
-            seen["content"] = parts[0]
-        if "toolCalls" in message:
-            seen["toolCalls"] = [self._seen_call(call) for call in message["toolCalls"]]
-        return seen
-
-    def _seen_call(self, call: dict[str, Any]) -> dict[str, Any]:
-        function = dict(call["function"])
-        parts = self._args.get(call["id"])
-        if parts is not None and self._calls[call["id"]][1] is call:
-            parts[:] = ["".join(parts)]
-            function["arguments"] = parts[0]
-        return {**call, "function": function}
-
-
-def _own(message: Message) -> Message:
-    """A copy whose top level and tool calls may be changed in place."""
-    own = dict(message)
-    if "toolCalls" in own:
-        own["toolCalls"] = [{**call, "function": dict(call["function"])} for call in own["toolCalls"]]
-    return own
-
 
 def _merge_metadata(target: dict[str, Any], event: Event) -> None:
     """Fold an event's metadata into what the event builds; the last write of a key wins (basic/metadata)."""
@@ -444,21 +351,3 @@ def _set_encrypted(target: dict[str, Any], event: Event) -> None:
         target["encryptedValueType"] = event["encryptedValueType"]
     else:
         target.pop("encryptedValueType", None)
-
-
-def _activity_rule(event: Event, new: list[Message]) -> Callable[[Message], bool]:
-    """Which of the activity messages that a snapshot leaves out survive it.
-
-    A snapshot with any activity lists them all; one without says nothing about them. The client's own metadata key
-    overrides this: null owns every type, a list the types in it, anything malformed none.
-    """
-    has_activity = any(message["role"] == "activity" for message in new)
-    declared = (event.get("metadata") or {}).get(_CLIENT_METADATA, _ignore)
-    if declared is _ignore or (isinstance(declared, dict) and "authoritativeActivityTypes" not in declared):
-        return lambda message: not has_activity
-    types = declared.get("authoritativeActivityTypes") if isinstance(declared, dict) else ()
-    if isinstance(declared, dict) and types is None:
-        return lambda message: False
-    valid = isinstance(types, list) and all(isinstance(name, str) for name in types)
-    owned = frozenset(types) if isinstance(types, list) and valid else frozenset()
-    return lambda message: message["activityType"] not in owned

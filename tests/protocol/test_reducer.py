@@ -120,15 +120,19 @@ def test_reasoning() -> None:
 
 def test_encrypted_values_of_calls_and_of_nothing() -> None:
     encrypted = {"type": "REASONING_ENCRYPTED_VALUE", "subtype": "tool-call", "encryptedValue": "e"}
-    reducer, _ = reduce(
+    reducer, warnings = reduce(
         *call("c"),
         {**encrypted, "entityId": "c", "encryptedValueType": "signature"},
         {**encrypted, "entityId": "nobody"},
         {**encrypted, "entityId": "nobody", "subtype": "message"},
     )
+    assert ["'nobody'" in warning for warning in warnings] == [True, True]
     assert reducer.messages[0]["toolCalls"] == [
         {**wire_call("c"), "encryptedValue": "e", "encryptedValueType": "signature"}
     ]
+    # The type describes one value and goes with it.
+    reducer.apply({**encrypted, "entityId": "c", "encryptedValue": "f"})
+    assert reducer.messages[0]["toolCalls"] == [{**wire_call("c"), "encryptedValue": "f"}]
 
 
 class TestToolCalls:
@@ -393,6 +397,17 @@ class TestMessagesSnapshot:
             {"id": "c", "role": "assistant", "toolCalls": [wire_call("c", "[]")]},
         ]
         assert snapshot["messages"][1]["toolCalls"][0]["function"]["arguments"] == "["  # type: ignore[index]
+
+    def test_the_text_of_a_doubled_id_stays_with_the_message_it_was_for(self) -> None:
+        doubled = ({"id": "x", "role": "user", "content": "a"}, {**PLAN, "id": "x"})
+        reducer, warnings = reduce(
+            *text("x", "b"),
+            {"type": "MESSAGES_SNAPSHOT", "messages": []},
+            *text("x", "c"),
+            messages=doubled,
+        )
+        assert reducer.messages == [{**PLAN, "id": "x"}]
+        assert len(warnings) == 3
 
     def test_deltas_for_a_dropped_message_are_warned_about(self) -> None:
         reducer, warnings = reduce(*text("m", "a"), {"type": "MESSAGES_SNAPSHOT", "messages": []}, text("m", "b")[1])
