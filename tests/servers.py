@@ -32,7 +32,16 @@ from tests.databases import (
     site_environment,
 )
 
-__all__ = ["DatabaseKind", "Kind", "ServerError", "ServerProcess", "StoredReader", "free_port", "postgres_reachable"]
+__all__ = [
+    "DatabaseKind",
+    "Kind",
+    "ServerError",
+    "ServerProcess",
+    "StoredReader",
+    "free_port",
+    "living",
+    "postgres_reachable",
+]
 
 START_SECONDS = 60.0
 
@@ -52,6 +61,18 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def living(group: int) -> list[int]:
+    """Return the living processes of a process group; those that only wait to be reaped are not."""
+    members = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[2]) == group and fields[0] not in "ZX":
+                    members.append(int(entry.name))
+    return members
 
 
 class ServerProcess:
@@ -190,6 +211,10 @@ class ServerProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+            # Workers are not our children: the kernel takes a moment to end them.
+            deadline = time.monotonic() + 10
+            while living(self._process.pid) and time.monotonic() < deadline:
+                time.sleep(0.01)
         if self._log is not None:
             self._log.close()
             self._log = None

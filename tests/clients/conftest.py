@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import uuid
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.parts import require
 from tests.servers import DatabaseKind, Kind, ServerProcess, postgres_reachable
 
 HERE = Path(__file__).resolve().parent
@@ -49,14 +49,9 @@ def server(request: pytest.FixtureRequest, servers: Callable[[Kind], ServerProce
 @pytest.fixture(scope="session")
 def node() -> str:
     """The path of Node, with the clients installed."""
-    path, npm = shutil.which("node"), shutil.which("npm")
-    if path is None or npm is None:
-        if os.environ.get("CI"):
-            pytest.fail("Node and npm are needed: the stories of the official clients must not be left out in CI")
-        pytest.skip("Node and npm are not installed")
-    if not all((HERE / "node_modules" / name / "package.json").exists() for name in PACKAGES.values()):
-        done = subprocess.run([npm, "ci"], cwd=HERE, capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+    require("clients")
+    path = shutil.which("node")
+    assert path is not None
     return path
 
 
