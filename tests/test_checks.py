@@ -139,9 +139,13 @@ def test_an_agents_module_that_fails(found: Found, settings: Any, monkeypatch: p
 
 
 def test_a_state_schema_from_typing(monkeypatch: pytest.MonkeyPatch) -> None:
-    old = typing.TypedDict("old", {"a": int})  # type: ignore[misc]
-    new = typing_extensions.TypedDict("new", {"a": int})  # type: ignore[misc]
-    entries = [AgentEntry(name, None, AgentOptions(state_schema=kind)) for name, kind in (("o", old), ("n", new))]
+    class Old(typing.TypedDict):
+        a: int
+
+    class New(typing_extensions.TypedDict):
+        a: int
+
+    entries = [AgentEntry(kind.__name__, None, AgentOptions(state_schema=kind)) for kind in (Old, New)]
     monkeypatch.setattr(registry, "all_agents", lambda: entries)
     told = [message.id for message in checks.check_agents()]
     assert told == (["agui_django.E008"] if sys.version_info < (3, 12) else [])

@@ -39,8 +39,8 @@ class Slots:
 
     def __init__(self) -> None:
         """All free."""
+        self.held = 0
         self._lock = threading.Lock()
-        self._held = 0
         self._by_user: Counter[Any] = Counter()
 
     def take(self, user: Any) -> None:
@@ -51,17 +51,17 @@ class Slots:
         """
         limit, per_user = settings.MAX_RUNS, settings.MAX_RUNS_PER_USER
         with self._lock:
-            if limit is not None and self._held >= limit:
+            if limit is not None and self.held >= limit:
                 raise LimitExceeded
             if per_user is not None and user is not None and self._by_user[user] >= per_user:
                 raise LimitExceeded
-            self._held += 1
+            self.held += 1
             self._by_user[user] += 1
 
     def give_back(self, user: Any) -> None:
         """Free one."""
         with self._lock:
-            self._held -= 1
+            self.held -= 1
             self._by_user[user] -= 1
             if not self._by_user[user]:
                 del self._by_user[user]

@@ -221,3 +221,7 @@ def _shaped(entries: Sequence[Frame]) -> Iterator[Frame]:
             yield seq, text, plain
         elif (event := downgrade(decode(text))) is not None:
             yield seq, encode(event), plain
+
+
+# A feed of another process's run would outlive this one's servers: it looks up when a drain begins.
+supervisor.on_drain.append(broadcaster.publish_all)

@@ -43,7 +43,8 @@ async def refused(exchange: Exchange, status: int, code: str) -> dict[str, Any]:
     [
         b"", b"{", b"[", b"nul", b"{'a': 1}", b'{"a": 1,}', b'{"a": 1} {}', b"\xff\xfe\x00", b'{"a": "\xff"}', b"\x00",
         b'{"threadId": NaN}', b'{"state": Infinity}', b'{"state": -Infinity}', b'{"state": 1e400}', b'{"state": 01}',
-        b'{"a": "' + MARK.encode(), b"[" * 100_000, b'{"state":' * 100_000, b'{"state": ' + b"[" * 101 + b"]" * 101 + b"}",
+        b'{"a": "' + MARK.encode(), b"[" * 100_000, b'{"state":' * 100_000, 
+        b'{"state": ' + b"[" * 101 + b"]" * 101 + b"}",
     ],
     ids=lambda raw: repr(raw[:20]),
 )  # fmt: skip
@@ -99,7 +100,8 @@ async def test_another_major_version(headers: dict[str, str], body: Callable[...
 @pytest.mark.parametrize("digits", [20, 400, 5000])
 async def test_huge_integers(digits: int, headers: dict[str, str], body: Callable[..., bytes]) -> None:
     number = b"7" * digits
-    exchange = await ask("POST", "/agui/agents/echo", body(state={"n": 1}).replace(b'"n": 1', b'"n": ' + number), headers)
+    raw = body(state={"n": 1}).replace(b'"n": 1', b'"n": ' + number)
+    exchange = await ask("POST", "/agui/agents/echo", raw, headers)
     assert exchange.status in (200, 400)
     if exchange.status == 200:
         thread = await get_pool().run(Thread.objects.get)
