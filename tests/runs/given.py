@@ -165,7 +165,8 @@ class Statements:
         self.sql: list[str] = []
 
     def __call__(self, execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
-        self.sql.append(sql)
+        if not sql.startswith("BEGIN"):  # SQLite's goes through the cursor, PostgreSQL's does not
+            self.sql.append(sql)
         return execute(sql, params, many, context)
 
     def __len__(self) -> int:
