@@ -43,7 +43,7 @@ async def refused(exchange: Exchange, status: int, code: str) -> dict[str, Any]:
     [
         b"", b"{", b"[", b"nul", b"{'a': 1}", b'{"a": 1,}', b'{"a": 1} {}', b"\xff\xfe\x00", b'{"a": "\xff"}', b"\x00",
         b'{"threadId": NaN}', b'{"state": Infinity}', b'{"state": -Infinity}', b'{"state": 1e400}', b'{"state": 01}',
-        b'{"a": "' + MARK.encode(), b"[" * 100_000, b'{"state":' * 100_000, 
+        b'{"a": "' + MARK.encode(), b"[" * 100_000, b'{"state":' * 100_000,
         b'{"state": ' + b"[" * 101 + b"]" * 101 + b"}",
     ],
     ids=lambda raw: repr(raw[:20]),
