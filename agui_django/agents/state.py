@@ -92,6 +92,11 @@ class StateDocument(Replayer):
         """Whether `take` has something to give."""
         return bool(self._ops or self._collapsed) and not self._blocks
 
+    @property
+    def in_block(self) -> bool:
+        """Whether a block is open: its edits cannot be taken yet."""
+        return bool(self._blocks)
+
     def plain(self) -> Any:
         """A deep copy, as plain data."""
         with self.lock:

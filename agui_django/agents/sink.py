@@ -1,0 +1,205 @@
+"""What an agent's context needs of the engine: the `RunSink` protocol and the awaitables that emitting gives back.
+
+Law: agents know this interface, never the engine behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from datetime import datetime
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
+
+from ag_ui.core import BaseEvent
+
+from agui_django.agents.state import StateDocument
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+Wire = dict[str, Any]
+
+#: What an agent may yield or emit: an official model, a wire dict, or text.
+Event = BaseEvent | Mapping[str, Any] | str
+
+
+class Answer(Protocol):
+    """What became of a question of this turn, or of one that was dropped because the user wrote on."""
+
+    @property
+    def key(self) -> str:
+        """The key it was asked under."""
+
+    @property
+    def interrupt_id(self) -> str:
+        """Its id on the wire."""
+
+    @property
+    def status(self) -> str:
+        """``resolved``, ``cancelled`` or ``expired``."""
+
+    @property
+    def value(self) -> Any:
+        """The answer as plain JSON; None unless resolved."""
+
+    @property
+    def user(self) -> Any:
+        """Who answered, or None."""
+
+    @property
+    def at(self) -> datetime | None:
+        """When it was closed."""
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What came with the answer and is no part of it."""
+
+
+class Handle(Protocol):
+    """An open item that deltas may be appended to on the short way."""
+
+    id: str
+    open: bool
+
+
+class RunSink(Protocol):
+    """The engine's side of one run. Methods are called in the event loop's thread, unless they say otherwise."""
+
+    setup: Any  # a runs.setup.RunSetup; read only
+    document: StateDocument
+    #: The loop thread's ident.
+    thread: int
+    #: The run's context, for functions that take one.
+    context: Any
+    #: Names of the tools that the request brought.
+    tool_names: frozenset[str]
+    #: Keys used in this pass.
+    keys: set[str]
+    #: What RUN_FINISHED carries unless the function returns something.
+    result: Any
+    #: Why the run was cancelled, or None.
+    cancelled: str | None
+    logger: Any
+
+    def yielded(self, event: Event) -> Awaitable[None]:
+        """An event as an agent yields it: text goes to the implicit message, other kinds close that."""
+
+    def emitted(self, event: Event) -> Awaitable[None]:
+        """An event as it comes through ``run.emit``."""
+
+    def send(self, event: Wire) -> Awaitable[None]:
+        """One of our own events: plain JSON already."""
+
+    def send_closing(self, event: Wire) -> None:
+        """As `send`, for the event that closes a block: never raises."""
+
+    def handle(self, kind: str, item_id: str) -> Handle | None:
+        """The short way for deltas of an open item."""
+
+    def piece(self, handle: Any, delta: str) -> Awaitable[None]:
+        """A delta on the short way; from any thread."""
+
+    def messages(self) -> list[Wire]:
+        """The thread's messages now, as wire dicts."""
+
+    def message(self, message_id: str) -> Wire | None:
+        """One of them."""
+
+    def call_of(self, call_id: str) -> Wire | None:
+        """A tool call of the messages now, as a wire dict."""
+
+    def result_of(self, call_id: str) -> Wire | None:
+        """The tool message that answers a call."""
+
+    def turn_messages(self) -> list[Wire]:
+        """The messages behind the last one of the user: what this turn has said so far."""
+
+    def repeated(self, message_id: str) -> None:
+        """A message without a key has ended: tell the developer where an earlier pass said the same."""
+
+    def live(self, value: Any, emit: Callable[[Any], Wire]) -> StateDocument:
+        """A document whose edits are emitted in time; `emit` makes the event of what its ``take()`` gives."""
+
+    def assigned(self, value: Any) -> None:
+        """A value was assigned to the state: tell the developer if it is edited afterwards, which changes nothing."""
+
+    def ask(self, key: str, interrupt: Wire, permission: str) -> None:
+        """Note a question that has no answer; the run ends with it."""
+
+    def suspend(self) -> NoReturn:
+        """Leave the agent's function: what was asked is open now."""
+
+    def add_usage(self, entry: Wire) -> None:
+        """Sum up usage for the terminal event."""
+
+    def flush(self) -> Awaitable[None]:
+        """Until all so far is stored and visible."""
+
+    def in_thread(self, fn: Callable[[], T]) -> Awaitable[T]:
+        """Run a synchronous function in the run's own thread."""
+
+    def post(self, fn: Callable[..., Any], *args: Any) -> None:
+        """From another thread: have the loop call this, in order; do not wait.
+
+        Raises:
+            RunCancelled: once, after the run was cancelled.
+            RunClosed: the run has ended.
+        """
+
+    def call(self, fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """From any thread: have the loop call this, in order, and give what it gives.
+
+        Raises:
+            RunCancelled: once per thread, after the run was cancelled.
+            RunClosed: the run has ended.
+        """
+
+    def wait(self, fn: Callable[[], Awaitable[T]]) -> T:
+        """From another thread: wait for something that the loop waits for."""
+
+    def check(self) -> None:
+        """Raise RunCancelled if the run is cancelled. From any thread."""
+
+    def hint(self, text: str, *args: Any) -> None:
+        """Tell the developer, where DEBUG is on."""
+
+
+# ---- awaitables ------------------------------------------------------------------------------------------------------
+
+
+class Ready(Generic[T_co]):
+    """An awaitable that has its value already; need not be awaited."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: T_co) -> None:
+        self.value = value
+
+    def __await__(self) -> Generator[Any, Any, T_co]:
+        return self.value
+        yield
+
+
+class _Nothing:
+    """The awaitable that nearly every emission gives back, shared by all."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return _DONE  # type: ignore[return-value]  # an exhausted iterator is all that await needs
+
+
+_DONE: Any = iter(())
+READY: Awaitable[None] = _Nothing()
+
+
+class After(Generic[T_co]):
+    """A value that is there already, and a wait (the loop's turn, the writer) that comes with awaiting it."""
+
+    __slots__ = ("pause", "value")
+
+    def __init__(self, pause: Awaitable[None], value: T_co) -> None:
+        self.pause = pause
+        self.value = value
+
+    def __await__(self) -> Generator[Any, Any, T_co]:
+        yield from self.pause.__await__()
+        return self.value

@@ -1,0 +1,505 @@
+"""Test doubles for sites: run an agent in memory, script one, check that a stream is legal.
+
+Law: `run_agent` goes through the engine's own driver; only the log is a list, and nothing touches the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+from uuid import uuid4
+
+from ag_ui.core import Event as OfficialEvent
+from ag_ui.core import Interrupt, Message, RunAgentInput
+from django.contrib.auth.models import AnonymousUser
+from django.utils import timezone
+from pydantic import TypeAdapter
+
+from agui_django.agents.asking import json_default
+from agui_django.agents.calls import text_of
+from agui_django.agents.context import RunContext
+from agui_django.agents.registry import AgentEntry, AgentOptions, get_agent, swap
+from agui_django.agents.sink import Event
+from agui_django.protocol.codec import clean, decode, encode
+from agui_django.protocol.consumer import Consumer
+from agui_django.protocol.errors import AgentFlood, LogLimit, RunClosed
+from agui_django.protocol.interrupts import OpenInterrupt, plan_resume
+from agui_django.protocol.run_input import build_run_input
+from agui_django.runs.driver import DriveOptions, RunControl, drive
+from agui_django.runs.setup import Answer, Closing, Failure, RunSetup, Wire
+
+_OFFICIAL: TypeAdapter[Any] = TypeAdapter(OfficialEvent)
+_MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
+
+
+# ---- running ---------------------------------------------------------------------------------------------------------
+
+
+async def run_agent(
+    agent: Any,
+    text: str | Sequence[Any] = "",
+    *,
+    user: Any = None,
+    state: Any = None,
+    tools: Sequence[Any] = (),
+    context: Sequence[Any] = (),
+    forwarded_props: Mapping[str, Any] | None = None,
+    extra: Mapping[str, Any] | None = None,
+    thread: Any = None,
+    timeout: float | None = 10.0,
+    idle_timeout: float | None = None,
+    cancel_after: float | None = None,
+    max_log: int = 64 * 1024 * 1024,
+) -> AgentRun:
+    """Run an agent in memory.
+
+    Args:
+        agent: a function, class or instance, a registered name, or a registry entry.
+        text: the user's message, or the whole conversation as wire dicts or official models.
+        user: whom the run is for; default: an anonymous one.
+        state: the shared state it starts from.
+        tools: the page's tools, as names, wire dicts or official models.
+        context: what the page says about itself.
+        forwarded_props: the request's ``forwardedProps``.
+        extra: what ``AccessPolicy.run_context`` would have stored.
+        thread: what ``run.thread`` is.
+        timeout: seconds the run may take.
+        idle_timeout: seconds it may go without emitting.
+        cancel_after: seconds after which the user stops it.
+        max_log: bytes the log may hold.
+    """
+    messages: list[Any] = [{"id": uuid4().hex, "role": "user", "content": text}] if isinstance(text, str) else [*text]
+    options = DriveOptions(timeout, idle_timeout, cancel_grace=1.0)
+    case = _Case(
+        entry=_entry_of(agent),
+        user=AnonymousUser() if user is None else user,
+        tools=[_tool(tool) for tool in tools],
+        context=[_plain(item) for item in context],
+        forwarded_props=dict(forwarded_props or {}),
+        extra=dict(extra or {}),
+        thread=thread,
+        thread_id=uuid4().hex,
+        options=options,
+        max_log=max_log,
+    )
+    wire = [_plain(message) for message in messages]
+    return await case.run(wire, new=wire, state={} if state is None else _plain(state), cancel_after=cancel_after)
+
+
+@dataclass(frozen=True)
+class AgentRun:
+    """What came of one run, and the way to the next.
+
+    Attributes:
+        events: the events as wire dicts.
+        wire: their texts, as a client gets them.
+        closing: what the engine would have written.
+        setup: what the run started from.
+    """
+
+    events: list[Wire]
+    wire: list[str]
+    closing: Closing
+    setup: RunSetup
+    _case: _Case = field(repr=False)
+
+    @property
+    def types(self) -> list[str]:
+        """The events' types."""
+        return [event["type"] for event in self.events]
+
+    @property
+    def terminal(self) -> Wire:
+        """The last event."""
+        return self.closing.terminal
+
+    @property
+    def outcome(self) -> str:
+        """How it ended: success, interrupt, cancelled or error."""
+        if self.terminal["type"] == "RUN_ERROR":
+            return "error"
+        return str((self.terminal.get("outcome") or {"type": "success"})["type"])
+
+    @property
+    def error(self) -> Wire | None:
+        """The RUN_ERROR, with ``code`` and ``message``; None where it did not fail."""
+        return self.terminal if self.terminal["type"] == "RUN_ERROR" else None
+
+    @property
+    def failure(self) -> Failure | None:
+        """What staff would read about the failure: text, traceback, reference."""
+        return self.closing.failure
+
+    @property
+    def result(self) -> Any:
+        """RUN_FINISHED's result."""
+        return self.terminal.get("result")
+
+    @property
+    def usage(self) -> list[Wire]:
+        """Token usage per provider and model."""
+        return self.closing.usage
+
+    @property
+    def state(self) -> Any:
+        """The shared state at the end."""
+        return self.closing.state
+
+    @property
+    def interrupts(self) -> dict[str, Interrupt]:
+        """The questions, by key."""
+        keys = self.closing.interrupt_keys
+        return {keys[wire["id"]]: Interrupt.model_validate(wire) for wire in self.closing.interrupts}
+
+    @cached_property
+    def wire_messages(self) -> list[Wire]:
+        """The conversation as wire dicts."""
+        consumer = Consumer(self.setup.messages, self.setup.state)
+        for event in self.events:
+            consumer.feed(event)
+        return consumer.messages
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation as official models."""
+        return _MESSAGES.validate_python(self.wire_messages)
+
+    @property
+    def said(self) -> list[str]:
+        """What the agent has said in this turn, message by message."""
+        turn: list[str] = []
+        for message in self.wire_messages:
+            if message["role"] == "user":
+                turn = []
+            elif message["role"] == "assistant" and message.get("content"):
+                turn.append(message["content"])
+        return turn
+
+    @property
+    def pending(self) -> dict[str, str]:
+        """The calls without a result, as id -> tool."""
+        return _pending(self.wire_messages)
+
+    async def resume(
+        self, answers: Mapping[str, Any] | None = None, *, cancelled: Iterable[str] = (), **run: Any
+    ) -> AgentRun:
+        """Answer the questions and run the agent again.
+
+        Args:
+            answers: the payloads, by key.
+            cancelled: keys of the questions that are cancelled instead.
+            run: ``cancel_after``.
+
+        Raises:
+            ResumeError: a server would refuse these answers.
+        """
+        ids = {key: wire_id for wire_id, key in self.closing.interrupt_keys.items()}
+        entries: list[Wire] = []
+        for key, payload in (answers or {}).items():
+            entry = {"interruptId": ids.get(key, key), "status": "resolved"}
+            entries.append(entry if payload is None else {**entry, "payload": _plain(payload)})
+        entries += [{"interruptId": ids.get(key, key), "status": "cancelled"} for key in cancelled]
+        now = timezone.now()
+        questions = [
+            OpenInterrupt(wire["id"], wire.get("responseSchema"), _moment(wire.get("expiresAt")))
+            for wire in self.closing.interrupts
+        ]
+        given = dict(self.setup.answers)
+        for taken in plan_resume(questions, {}, entries, now=now):
+            key = self.closing.interrupt_keys[taken.id]
+            given[key] = Answer(
+                key, taken.id, taken.status, taken.payload, self.setup.user, now, taken.metadata or {}
+            )
+        return await self._again([], answers=given, resume=entries, **run)
+
+    async def answer_frontend(
+        self, answers: Mapping[str, Any] | None = None, *, failed: Mapping[str, str] | None = None, **run: Any
+    ) -> AgentRun:
+        """Answer the page's calls and run the agent again.
+
+        Args:
+            answers: by tool, or by call id where a tool was called several times; a text as it is, else JSON.
+            failed: what the page could not do, and why.
+            run: ``cancel_after``.
+        """
+        new: list[Wire] = []
+        for name, value in (answers or {}).items():
+            content = value if isinstance(value, str) else encode(_plain(value))
+            new.append({"id": uuid4().hex, "role": "tool", "toolCallId": self._call(name), "content": content})
+        for name, why in (failed or {}).items():
+            call = self._call(name)
+            new.append({"id": uuid4().hex, "role": "tool", "toolCallId": call, "content": why, "error": why})
+        return await self._again(new, answers=self.setup.answers, **run)
+
+    async def say(self, text: str, **run: Any) -> AgentRun:
+        """Send another message of the user: a new turn."""
+        message = {"id": uuid4().hex, "role": "user", "content": text}
+        return await self._again([message], answers={}, turn="", **run)
+
+    async def _again(self, new: list[Wire], **run: Any) -> AgentRun:
+        run.setdefault("turn", self.setup.turn)
+        return await self._case.run([*self.wire_messages, *new], new=new, state=self.state, **run)
+
+    def _call(self, name: str) -> str:
+        if name in self.pending:
+            return name
+        calls = [call_id for call_id, tool in self.pending.items() if tool == name]
+        if len(calls) != 1:
+            raise LookupError(f"{len(calls)} calls of {name!r} wait for an answer; waiting are {self.pending}.")
+        return calls[0]
+
+
+@dataclass(frozen=True)
+class _Case:
+    """What the runs of one `run_agent` share."""
+
+    entry: AgentEntry
+    user: Any
+    tools: list[Wire]
+    context: list[Wire]
+    forwarded_props: dict[str, Any]
+    extra: dict[str, Any]
+    thread: Any
+    thread_id: str
+    options: DriveOptions
+    max_log: int
+
+    async def run(
+        self,
+        messages: list[Wire],
+        *,
+        new: list[Wire],
+        state: Any,
+        answers: Mapping[str, Answer] | None = None,
+        resume: Sequence[Wire] = (),
+        turn: str = "",
+        cancel_after: float | None = None,
+    ) -> AgentRun:
+        address = uuid4().hex
+        data: Wire = {
+            "threadId": self.thread_id,
+            "runId": uuid4().hex,
+            "protocolVersion": "1.1",
+            "state": state,
+            "messages": messages,
+            "tools": self.tools,
+            "context": self.context,
+            "forwardedProps": self.forwarded_props,
+        }
+        if resume:
+            data["resume"] = list(resume)
+        accepted = build_run_input(data).data
+        kept = [message for message in accepted["messages"] if message["role"] != "activity"]
+        setup = RunSetup(
+            run_id=accepted["runId"],
+            thread_id=self.thread_id,
+            address=address,
+            agent=self.entry.name,
+            input=accepted,
+            new_messages=[message for message in kept if any(message["id"] == each["id"] for each in new)],
+            messages=accepted["messages"],
+            state=accepted["state"],
+            answers=dict(answers or {}),
+            resume=list(resume),
+            turn=turn or address,
+            user=self.user,
+            thread=self.thread,
+            extra=self.extra,
+            protocol_version="1.1",
+        )
+        log = MemoryLog(self.max_log)
+        control = RunControl()
+        if cancel_after is not None:
+            asyncio.get_running_loop().call_later(cancel_after, control.cancel, "user")
+        closing = await drive(self.entry, setup, log, control, self.options)
+        log.close(closing)
+        return AgentRun([decode(text) for text in log.texts], log.texts, closing, setup, self)
+
+
+class MemoryLog:
+    """A run's log as a list; what was appended is stored at the loop's next turn, as if by a fast writer.
+
+    Args:
+        max_log: bytes it takes.
+    """
+
+    def __init__(self, max_log: int = 64 * 1024 * 1024) -> None:
+        self.texts: list[str] = []
+        self.plain: list[bool] = []
+        self._max_log = max_log
+        self._bytes = 0
+        self._stored = 0
+        self._limited = self._ended = self._scheduled = False
+        self._loop = asyncio.get_running_loop()
+
+    def append(self, text: str, *, plain: bool, urgent: bool = False) -> None:
+        """Add one event's wire text."""
+        if self._ended:
+            raise RunClosed
+        if not self._limited:
+            self._bytes += len(text)
+            if self._bytes > self._max_log:
+                self._limited = True
+                raise LogLimit
+            if len(self.texts) - self._stored >= 20_000:
+                self._limited = True
+                raise AgentFlood
+        self.texts.append(text)
+        self.plain.append(plain)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._store)
+
+    def _store(self) -> None:
+        self._scheduled = False
+        self._stored = len(self.texts)
+
+    def crowded(self) -> bool:
+        """Whether over 2,048 events are not stored yet."""
+        return len(self.texts) - self._stored > 2_048
+
+    def room(self) -> Awaitable[None]:
+        """Wait until they are."""
+        return _LoopTurn()
+
+    def flush(self) -> Awaitable[None]:
+        """Wait until all so far is stored."""
+        return _LoopTurn()
+
+    def close(self, closing: Closing) -> None:
+        """Add the terminal event; nothing comes after it."""
+        self.texts.append(encode(closing.terminal))
+        self._ended = True
+
+
+class _LoopTurn:
+    def __await__(self) -> Generator[Any, Any, None]:
+        yield
+
+
+# ---- scripts ---------------------------------------------------------------------------------------------------------
+
+
+class ScriptedAgent:
+    """An agent that does what a list says; shared by runs, which it remembers.
+
+    Args:
+        script: for each step an event to yield, an exception to raise, or a callable that takes the run: it may be
+            asynchronous, and what it returns, unless None, is yielded. RUN_STARTED and RUN_FINISHED get the run's ids.
+
+    Attributes:
+        inputs: what each run was started with.
+    """
+
+    def __init__(self, script: Iterable[Event | BaseException | Callable[[RunContext[Any]], Any]]) -> None:
+        self.script = list(script)
+        self.inputs: list[RunAgentInput] = []
+
+    async def run(self, run: RunContext[Any]) -> AsyncIterator[Event]:
+        """Do it once."""
+        self.inputs.append(run.input)
+        for step in self.script:
+            if isinstance(step, BaseException):
+                raise step
+            event: Any = step
+            if callable(step) and not isinstance(step, Mapping):
+                event = step(run)
+                if inspect.isawaitable(event):
+                    event = await event
+            if event is None:
+                continue
+            if isinstance(event, Mapping) and event.get("type") in ("RUN_STARTED", "RUN_FINISHED"):
+                event = {"threadId": run.input.thread_id, "runId": run.run_id, **event}
+            yield event
+
+
+@contextmanager
+def override_agent(name: str, agent: Any, **options: Any) -> Iterator[AgentEntry]:
+    """Put another agent under a registered name while the block runs; for tests through HTTP.
+
+    Args:
+        name: the name; it need not be registered.
+        agent: what runs instead.
+        options: as for `agui_django.agent`; default: those of the agent that is replaced.
+    """
+    held = swap(name, None)
+    before = held.options if held is not None else AgentOptions()
+    entry = AgentEntry(name, agent, replace(before, **options), f"{__name__}:override_agent")
+    swap(name, entry)
+    try:
+        yield entry
+    finally:
+        swap(name, held)
+
+
+# ---- checks ----------------------------------------------------------------------------------------------------------
+
+
+def assert_valid_run(events: Iterable[Wire | str]) -> None:
+    """Fail unless a strict client accepts this stream: the specification's pipeline, and the official models.
+
+    Args:
+        events: wire dicts or texts, from RUN_STARTED to the terminal event.
+
+    Raises:
+        AssertionError: with what is wrong.
+    """
+    consumer = Consumer()
+    try:
+        for number, event in enumerate(events):
+            wire = decode(event) if isinstance(event, str) else event
+            where = f"event {number}, {wire.get('type')}"
+            _OFFICIAL.validate_python(wire)
+            consumer.feed(wire)
+        where = "the end"
+        consumer.end()
+    except Exception as error:
+        raise AssertionError(f"{where}: {error}") from error
+    if consumer.warnings:
+        raise AssertionError(f"a client would warn: {'; '.join(consumer.warnings)}")
+
+
+# ---- helpers ---------------------------------------------------------------------------------------------------------
+
+
+def _entry_of(agent: Any) -> AgentEntry:
+    if isinstance(agent, AgentEntry):
+        return agent
+    if isinstance(agent, str):
+        return get_agent(agent)
+    name = getattr(agent, "__name__", type(agent).__name__)
+    return AgentEntry(name, agent, AgentOptions(), f"{getattr(agent, '__module__', '')}:{name}")
+
+
+def _plain(value: Any) -> Any:
+    return clean(value, default=json_default)
+
+
+def _tool(tool: Any) -> Wire:
+    if isinstance(tool, str):
+        return {"name": tool, "description": tool, "parameters": {"type": "object", "properties": {}}}
+    wire: Wire = _plain(tool)
+    return wire
+
+
+def _moment(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def _pending(messages: list[Wire]) -> dict[str, str]:
+    answered = {message["toolCallId"] for message in messages if message["role"] == "tool"}
+    return {
+        call["id"]: call["function"]["name"]
+        for message in messages
+        for call in message.get("toolCalls") or ()
+        if call["id"] not in answered
+    }
+
+
+__all__ = ["AgentRun", "MemoryLog", "ScriptedAgent", "assert_valid_run", "override_agent", "run_agent", "text_of"]
