@@ -1,4 +1,4 @@
-"""RFC 6902 patches on plain JSON values: atomic, on a copy, as strict as the clients that will repeat them.
+"""RFC 6902 patches through the jsonpatch library: atomic, on a copy, as strict as the clients that will repeat them.
 
 Law: whatever is accepted here gives the same document in every client; what clients disagree about is refused. So
 ``true`` is not ``1``, ``/items/01`` is no index, and ``__proto__`` is never walked through.
@@ -7,8 +7,11 @@ Law: whatever is accepted here gives the same document in every client; what cli
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+import jsonpatch
+import jsonpointer
 
 _BAD_ESCAPE = re.compile("~(?![01])")
 _INDEX = re.compile("0|[1-9][0-9]{0,15}", re.ASCII)
@@ -34,8 +37,10 @@ def apply_patch(document: Any, ops: Iterable[Mapping[str, Any]]) -> Any:
     result = copy_json(document)
     for number, op in enumerate(ops):
         try:
-            result = _OPERATIONS[op["op"]](result, op)
-        except PatchError as error:
+            checked = _checked(result, op)
+            if checked is not None:
+                result = jsonpatch.JsonPatch([checked]).apply(result, in_place=True)
+        except (PatchError, jsonpatch.JsonPatchException, jsonpointer.JsonPointerException) as error:
             raise PatchError(f"operation {number}: {error}") from None
         except (KeyError, TypeError):
             raise PatchError(f"operation {number}: malformed") from None
@@ -78,7 +83,7 @@ def escape(token: str) -> str:
     return token.replace("~", "~0").replace("/", "~1")
 
 
-# ---- the six operations ---------------------------------------------------------------------------------------------
+# ---- what clients are stricter about than the library ----------------------------------------------------------------
 
 
 def _tokens(pointer: Any) -> list[str]:
@@ -94,97 +99,58 @@ def _tokens(pointer: Any) -> list[str]:
     return tokens
 
 
-def _index(items: list[Any], token: str, *, end: int) -> int:
-    if _INDEX.fullmatch(token) and int(token) < end:
-        return int(token)
-    raise PatchError(f"no element {token!r} in an array of {len(items)}")
-
-
-def _get(document: Any, tokens: list[str]) -> Any:
+def _resolve(document: Any, tokens: list[str]) -> Any:
+    """The value at a pointer, by RFC 6901's letter: ``01`` and ``-`` name no element of an array."""
     for token in tokens:
-        if isinstance(document, dict):
-            if token not in document:
-                raise PatchError(f"no member {token!r}")
+        if isinstance(document, dict) and token in document:
             document = document[token]
-        elif isinstance(document, list):
-            document = document[_index(document, token, end=len(document))]
+        elif isinstance(document, list) and _INDEX.fullmatch(token) and int(token) < len(document):
+            document = document[int(token)]
         else:
-            raise PatchError(f"no {token!r} inside a plain value")
+            raise PatchError(f"there is no {token!r}")
     return document
 
 
-def _put(document: Any, tokens: list[str], value: Any) -> Any:
-    if not tokens:
-        return value
-    parent, last = _get(document, tokens[:-1]), tokens[-1]
-    if isinstance(parent, dict):
-        parent[last] = value
-    elif isinstance(parent, list):
-        where = len(parent) if last == "-" else _index(parent, last, end=len(parent) + 1)
-        parent.insert(where, value)
-    else:
-        raise PatchError(f"no {last!r} inside a plain value")
-    return document
-
-
-def _drop(document: Any, tokens: list[str]) -> Any:
-    if not tokens:
+def _checked(document: Any, op: Mapping[str, Any]) -> dict[str, Any] | None:
+    """An operation for the library with a value of its own; None where there is nothing left to do."""
+    name, tokens = op["op"], _tokens(op["path"])
+    if name == "test":
+        if not json_equal(_resolve(document, tokens), op["value"]):
+            raise PatchError("test failed")
         return None
-    _get(document, tokens)
-    parent, last = _get(document, tokens[:-1]), tokens[-1]
-    del parent[last if isinstance(parent, dict) else int(last)]
-    return document
+    if name in ("move", "copy"):
+        source = _tokens(op["from"])
+        value = _resolve(document, source)
+        if name == "move":
+            if source == tokens:
+                return None
+            if tokens[: len(source)] == source:  # RFC 6902 section 4.4
+                raise PatchError("a value cannot move into itself")
+        if not tokens:
+            return {"op": "replace", "path": "", "value": value}
+        if name == "copy":
+            return _target(document, tokens, {"op": "add", "path": op["path"], "value": copy_json(value)})
+        return {"op": "move", "from": op["from"], "path": op["path"]}
+    if name == "remove":
+        _resolve(document, tokens)
+        return {"op": "remove", "path": op["path"]} if tokens else {"op": "replace", "path": "", "value": None}
+    checked = {"op": name, "path": op["path"], "value": copy_json(op["value"])}
+    if name == "replace":
+        _resolve(document, tokens)
+        return checked
+    return _target(document, tokens, checked)
 
 
-def _add(document: Any, op: Mapping[str, Any]) -> Any:
-    return _put(document, _tokens(op["path"]), copy_json(op["value"]))
-
-
-def _remove(document: Any, op: Mapping[str, Any]) -> Any:
-    return _drop(document, _tokens(op["path"]))
-
-
-def _replace(document: Any, op: Mapping[str, Any]) -> Any:
-    tokens, value = _tokens(op["path"]), copy_json(op["value"])
-    if not tokens:
-        return value
-    _get(document, tokens)
-    parent, last = _get(document, tokens[:-1]), tokens[-1]
-    parent[last if isinstance(parent, dict) else int(last)] = value
-    return document
-
-
-def _move(document: Any, op: Mapping[str, Any]) -> Any:
-    source, target = _tokens(op["from"]), _tokens(op["path"])
-    value = _get(document, source)
-    if source == target:
-        return document
-    if target[: len(source)] == source:  # RFC 6902 section 4.4
-        raise PatchError("a value cannot move into itself")
-    if not target:
-        return value
-    return _put(_drop(document, source), target, value)
-
-
-def _copy(document: Any, op: Mapping[str, Any]) -> Any:
-    value = copy_json(_get(document, _tokens(op["from"])))
-    return _put(document, _tokens(op["path"]), value)
-
-
-def _test(document: Any, op: Mapping[str, Any]) -> Any:
-    if not json_equal(_get(document, _tokens(op["path"])), op["value"]):
-        raise PatchError("test failed")
-    return document
-
-
-_OPERATIONS: dict[str, Callable[[Any, Mapping[str, Any]], Any]] = {
-    "add": _add,
-    "remove": _remove,
-    "replace": _replace,
-    "move": _move,
-    "copy": _copy,
-    "test": _test,
-}
+def _target(document: Any, tokens: list[str], op: dict[str, Any]) -> dict[str, Any]:
+    """An add, once its place is known to be one."""
+    if tokens:
+        parent, last = _resolve(document, tokens[:-1]), tokens[-1]
+        if isinstance(parent, list):
+            if last != "-" and not (_INDEX.fullmatch(last) and int(last) <= len(parent)):
+                raise PatchError(f"there is no place {last!r} in an array of {len(parent)}")
+        elif not isinstance(parent, dict):
+            raise PatchError(f"there is no {last!r} inside a plain value")
+    return op
 
 
 # ---- differences ----------------------------------------------------------------------------------------------------
