@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -128,7 +129,8 @@ def test_ends_in_a_streamed_answer(tmp_path: Path) -> None:
             terminal.expect(r"Password.*: ", 480)
             terminal.type(PASSWORD)
         terminal.expect(r"Superuser created successfully", 60)
-        terminal.expect(r"Listening on TCP address", 60)
+        terminal.expect(r"Starting ASGI/Daphne", 60)
+        wait_for(port)
         assert last.language == "sh" and last.code.startswith("curl -N -u ")
         done = subprocess.run(
             ["bash", "-c", last.code.replace("8000", str(port))],
@@ -142,6 +144,19 @@ def test_ends_in_a_streamed_answer(tmp_path: Path) -> None:
         "RUN_STARTED", "TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END", "RUN_FINISHED",
     ]  # fmt: skip
     assert events[2]["delta"] == "You said: Hello"
+
+
+def wait_for(port: int) -> None:
+    """The reader types the last command after the server has said that it started."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline, "nothing listens"
+            time.sleep(0.1)
+        else:
+            return
 
 
 def checkout_once(folder: Path) -> Path:

@@ -101,7 +101,7 @@ def test_a_failed_run_fails_the_command() -> None:
     assert "secret" not in str(failed.value)
     run = Run.objects.get()
     assert run.status == "failed"
-    assert "a secret" in run.error_traceback
+    assert "a secret" in run.traceback
 
 
 def test_ctrl_c_stops_the_run_in_order(tmp_path: Path) -> None:
