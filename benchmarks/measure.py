@@ -98,12 +98,9 @@ def crowd(load: Load, servers: list[Server], scale: Scale, runs: int = 500) -> R
         for server in servers:
             say(f"{runs} runs x 20 ms, {server.name}, round {number + 1} of {scale.bursts}")
             cpu, (resting, _) = server.cpu(), server.memory_and_threads()
-            started = time.monotonic()
             load.start("burst", target=server.target, order=asdict(PACED), runs=runs, ramp=1.0)
             seen: list[tuple[int, int, int]] = []
-            # The schedule takes five seconds; all are open from the first to the fourth.
-            while time.monotonic() - started < 4.5:
-                time.sleep(0.5)
+            while load.busy(0.4):
                 memory, threads = server.memory_and_threads()
                 seen.append((memory, threads, server.connections()))
             result = load.result()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -26,8 +28,12 @@ LAUNCH = str(ROOT / "benchmarks" / "launch.py")
 START_SECONDS = 60.0
 
 
+@functools.cache
 def cores() -> tuple[int, int]:
-    """Return the core of the servers and the core of the load; the same one where there is only one."""
+    """Return the core of the servers and the core of the load; the same one where there is only one.
+
+    Asked once, before anybody pins this process to one of them.
+    """
     available = sorted(os.sched_getaffinity(0))
     return available[0], available[-1]
 
@@ -178,6 +184,11 @@ class Load:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"job": job, **arguments}) + "\n")
         self._process.stdin.flush()
+
+    def busy(self, seconds: float) -> bool:
+        """Wait up to ``seconds`` for the job's end and tell whether it still goes on."""
+        assert self._process.stdout is not None
+        return not select.select([self._process.stdout], [], [], seconds)[0]
 
     def result(self) -> dict[str, Any]:
         """Wait for the job's end and return what it counted."""

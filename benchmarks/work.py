@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
 import time
 import uuid
@@ -14,8 +15,143 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 SIZE = 24
-TEXT = "twenty-four characters. "
 FRAMING_EVENTS = 4  # RUN_STARTED, TEXT_MESSAGE_START, TEXT_MESSAGE_END, RUN_FINISHED
+
+# Prose of its own for each delta: a log of one repeated text would be compressed to nothing by PostgreSQL.
+_WORDS = [
+    "the",
+    "of",
+    "and",
+    "to",
+    "in",
+    "is",
+    "that",
+    "for",
+    "it",
+    "as",
+    "was",
+    "with",
+    "be",
+    "by",
+    "on",
+    "not",
+    "he",
+    "his",
+    "but",
+    "at",
+    "are",
+    "this",
+    "have",
+    "from",
+    "or",
+    "had",
+    "an",
+    "they",
+    "which",
+    "one",
+    "you",
+    "were",
+    "all",
+    "her",
+    "she",
+    "there",
+    "would",
+    "their",
+    "we",
+    "him",
+    "been",
+    "has",
+    "when",
+    "who",
+    "will",
+    "no",
+    "more",
+    "if",
+    "out",
+    "so",
+    "up",
+    "said",
+    "what",
+    "its",
+    "about",
+    "than",
+    "into",
+    "them",
+    "can",
+    "only",
+    "other",
+    "time",
+    "new",
+    "some",
+    "could",
+    "these",
+    "two",
+    "may",
+    "first",
+    "then",
+    "do",
+    "any",
+    "like",
+    "my",
+    "now",
+    "over",
+    "such",
+    "our",
+    "man",
+    "me",
+    "even",
+    "most",
+    "made",
+    "after",
+    "also",
+    "did",
+    "many",
+    "off",
+    "before",
+    "must",
+    "well",
+    "back",
+    "through",
+    "years",
+    "where",
+    "much",
+    "your",
+    "way",
+    "down",
+    "should",
+    "because",
+    "long",
+    "each",
+    "just",
+    "state",
+    "those",
+    "people",
+    "too",
+    "how",
+    "little",
+    "good",
+    "world",
+    "make",
+    "very",
+    "year",
+    "still",
+    "see",
+    "work",
+    "life",
+    "being",
+    "day",
+    "streaming",
+    "token",
+]
+
+
+def _prose(count: int) -> tuple[str, ...]:
+    choose = random.Random(31)
+    text = " ".join(choose.choice(_WORDS) for _ in range(count * SIZE // 2))
+    return tuple(text[start : start + SIZE] for start in range(0, count * SIZE, SIZE))
+
+
+TEXTS = _prose(997)
 
 _ORDER = re.compile(r"tokens:(\d+) delay_ms:(\d+) stamp:([01])")
 
@@ -64,7 +200,7 @@ class Order:
                 await asyncio.sleep(max(0.0, start + (index + 1) * self.delay_ms / 1000 - time.monotonic()))
             else:
                 await asyncio.sleep(0)
-            yield f"{time.monotonic_ns():0{SIZE}d}" if self.stamp else TEXT
+            yield f"{time.monotonic_ns():0{SIZE}d}" if self.stamp else TEXTS[index % len(TEXTS)]
 
 
 def run_input(order: Order) -> bytes:
@@ -91,16 +227,15 @@ MESSAGE_ID = "5b0f0a52-5d4c-4b0e-9a6b-0d7c3f1f2a11"
 IDS = {"threadId": "f7a0e9a4-0b1f-4c38-8f5e-0a4c8d7a2b10", "runId": "0c7c1a8e-3f0d-4e2b-8a0f-1f2e3d4c5b6a"}
 
 HEAD = (event("RUN_STARTED", **IDS), event("TEXT_MESSAGE_START", messageId=MESSAGE_ID, role="assistant"))
-DELTA = event("TEXT_MESSAGE_CONTENT", messageId=MESSAGE_ID, delta=TEXT)
+DELTA = event("TEXT_MESSAGE_CONTENT", messageId=MESSAGE_ID, delta="")
 TAIL = (
     event("TEXT_MESSAGE_END", messageId=MESSAGE_ID),
     event("RUN_FINISHED", **IDS, outcome={"type": "success"}),
 )
 
 HEAD_FRAMES = tuple(frame(wire) for wire in HEAD)
-DELTA_FRAME = frame(DELTA)
+DELTA_FRAMES = {text: frame({**DELTA, "delta": text}) for text in TEXTS}
 TAIL_FRAMES = tuple(frame(wire) for wire in TAIL)
-_BEFORE, _AFTER = DELTA_FRAME.split(TEXT.encode())
 
 
 async def ready_frames(order: Order) -> AsyncIterator[bytes]:
@@ -108,6 +243,6 @@ async def ready_frames(order: Order) -> AsyncIterator[bytes]:
     for head in HEAD_FRAMES:
         yield head
     async for text in order.deltas():
-        yield _BEFORE + text.encode() + _AFTER if order.stamp else DELTA_FRAME
+        yield frame({**DELTA, "delta": text}) if order.stamp else DELTA_FRAMES[text]
     for tail in TAIL_FRAMES:
         yield tail

@@ -16,7 +16,7 @@ from django.http.response import HttpResponse, HttpResponseBase
 from django.urls import path
 
 from benchmarks.sites.database import databases
-from benchmarks.work import DELTA, HEAD, TAIL, TEXT, Order
+from benchmarks.work import DELTA, HEAD, TAIL, Order
 
 settings.configure(
     ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], SECRET_KEY="bench", MIDDLEWARE=[], DATABASES=databases(),
@@ -57,7 +57,7 @@ async def events(order: Order) -> AsyncIterator[dict[str, object]]:
     for wire in HEAD:
         yield wire
     async for text in order.deltas():
-        yield DELTA if text is TEXT else {**DELTA, "delta": text}
+        yield {**DELTA, "delta": text}
     for wire in TAIL:
         yield wire
 

@@ -49,12 +49,12 @@ async function stopRun(agent, { leave = true }) {
 
 async function runStep(agent, step) {
   const seen = { events: [], error: null, result: null, newMessages: null, cancel: null };
-  for (const message of step.add ?? []) agent.addMessage(message);
   for (const [name, content] of Object.entries(step.answer ?? {})) {
     const call = openCalls(agent.messages).find((c) => c.function.name === name);
     if (!call) throw new Error(`no open call of ${name} in ${JSON.stringify(agent.messages)}`);
     agent.addMessage({ id: `answer-${call.id}`, role: "tool", toolCallId: call.id, content });
   }
+  for (const message of step.add ?? []) agent.addMessage(message);
   if (step.state !== undefined) agent.setState(step.state);
 
   const parameters = { ...(step.parameters ?? {}) };

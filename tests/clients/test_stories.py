@@ -135,8 +135,37 @@ def test_frontend_tool_round_trip(story: Story) -> None:
     # The second pass goes through the same calls and does not show them again.
     assert "TOOL_CALL_START" not in types(second)
     assert second["messages"][-1]["content"] == "Painting it red, 12."
-    stored = story.assert_client_equals_store(second)
+    # The page appended both answers; in the store each stands behind its call, where model providers want it.
+    asked, color, size, red, twelve, said = second["messages"]
+    stored = story.assert_client_equals_store({**second, "messages": [asked, color, red, size, twelve, said]})
     assert [run["status"] for run in stored["runs"]] == ["finished", "finished"]
+
+
+def test_frontend_tool_round_trip_of_one_message(story: Story) -> None:
+    ask = script(
+        {"type": "TOOL_CALL_START", "toolCallId": "c1", "toolCallName": "pick_color", "parentMessageId": "m1"},
+        {"type": "TOOL_CALL_END", "toolCallId": "c1"},
+        {"type": "TOOL_CALL_START", "toolCallId": "c2", "toolCallName": "pick_size", "parentMessageId": "m1"},
+        {"type": "TOOL_CALL_END", "toolCallId": "c2"},
+    )
+    thanks = script({"type": "TEXT_MESSAGE_CHUNK", "messageId": "m2", "role": "assistant", "delta": "Thank you."})
+    _, second = story.run(
+        "script", {"add": [ask]}, {"answer": {"pick_color": "red", "pick_size": "12"}, "add": [thanks]}
+    )["steps"]  # fmt: skip
+    assert second["error"] is None
+    calls = [
+        {"id": call, "type": "function", "function": {"name": name, "arguments": ""}}
+        for call, name in (("c1", "pick_color"), ("c2", "pick_size"))
+    ]
+    assert second["messages"] == [
+        ask,
+        {"id": "m1", "role": "assistant", "toolCalls": calls},
+        {"id": "answer-c1", "role": "tool", "toolCallId": "c1", "content": "red"},
+        {"id": "answer-c2", "role": "tool", "toolCallId": "c2", "content": "12"},
+        thanks,
+        {"id": "m2", "role": "assistant", "content": "Thank you."},
+    ]
+    story.assert_client_equals_store(second)
 
 
 def test_state_deltas(story: Story) -> None:

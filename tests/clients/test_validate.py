@@ -39,13 +39,13 @@ def stream(
     events: list[dict[str, Any]] = []
     with httpx.stream("POST", url, json=body, headers=TOKEN, timeout=60) as response:
         assert response.status_code == 200, response.read()
-        run = RUN.search(response.headers["Content-Location"])
-        assert run is not None
         for line in response.iter_lines():
             if not line.startswith("data:"):
                 continue
             events.append(json.loads(line.removeprefix("data:")))
             if len(events) == stop_after:
+                run = RUN.search(response.headers["Content-Location"])
+                assert run is not None
                 httpx.post(f"{server.base_url}/agui/runs/{run[0]}/cancel", headers=TOKEN, timeout=20).raise_for_status()
     return events
 
@@ -62,10 +62,10 @@ def test_no_finding(server: ServerProcess, agent: str) -> None:
     events = stream(server, agent, thread_id, messages=[user(SAID[agent])], stop_after=6 if agent == "slow" else None)
     assert events[-1]["type"] == "RUN_FINISHED", events
     assert findings(events) == []
-    # And what a reload is shown.
+    # And what a reload is shown. That is restated, not recorded: it has no times (AGUI902, an info).
     restored = stream(server, agent, thread_id)
     assert [event["type"] for event in restored][-1] == "RUN_FINISHED"
-    assert findings(restored) == []
+    assert [finding for finding in findings(restored) if "AGUI902" not in finding] == []
 
 
 def test_no_finding_on_a_resume(server: ServerProcess) -> None:
