@@ -52,7 +52,7 @@ async def run_agent(
     forwarded_props: Mapping[str, Any] | None = None,
     extra: Mapping[str, Any] | None = None,
     thread: Any = None,
-    timeout: float | None = 10.0,
+    timeout: float | None = 10.0,  # noqa: ASYNC109 - the run's option of that name
     idle_timeout: float | None = None,
     cancel_after: float | None = None,
     max_log: int = 64 * 1024 * 1024,
@@ -213,9 +213,7 @@ class AgentRun:
         given = dict(self.setup.answers)
         for taken in plan_resume(questions, {}, entries, now=now):
             key = self.closing.interrupt_keys[taken.id]
-            given[key] = Answer(
-                key, taken.id, taken.status, taken.payload, self.setup.user, now, taken.metadata or {}
-            )
+            given[key] = Answer(key, taken.id, taken.status, taken.payload, self.setup.user, now, taken.metadata or {})
         return await self._again([], answers=given, resume=entries, **run)
 
     async def answer_frontend(
@@ -335,6 +333,7 @@ class MemoryLog:
         self._max_log = max_log
         self._bytes = 0
         self._stored = 0
+        self._spare = 1_000
         self._limited = self._ended = self._scheduled = False
         self._loop = asyncio.get_running_loop()
 
@@ -342,7 +341,12 @@ class MemoryLog:
         """Add one event's wire text."""
         if self._ended:
             raise RunClosed
-        if not self._limited:
+        if self._limited:
+            # As much as ends a run in order.
+            self._spare -= 1
+            if self._spare < 0:
+                raise RunClosed
+        else:
             self._bytes += len(text)
             if self._bytes > self._max_log:
                 self._limited = True

@@ -41,7 +41,8 @@ class Signature:
                 for item in error.errors(include_url=False, include_input=False, include_context=False)
             ]
             told = "; ".join(f"{field['path'][1:] or 'arguments'}: {field['message']}" for field in fields[:10])
-            raise ToolArgumentsError(f"{tool} was called with arguments that do not fit: {told}", fields=fields) from None
+            text = f"{tool} was called with arguments that do not fit: {told}"
+            raise ToolArgumentsError(text, fields=fields) from None
         given = {self.names[name]: getattr(values, name) for name in self.names if name in values.model_fields_set}
         given.update(values.model_extra or {})
         args = []

@@ -77,7 +77,7 @@ class Question(Generic[T]):
         """
         if self._answer is None:
             self._sink.call(self._sink.suspend)
-        answer = cast(Answer, self._answer)
+        answer = self._answer
         if answer.status != "resolved":
             raise Declined(f"The question {self.key!r} was {answer.status}.")
         if self._schema is None or isinstance(self._schema, Mapping):

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Generator
 from threading import get_ident
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, overload
 from uuid import uuid4
 
 from ag_ui.core import ContentPart
@@ -190,7 +190,11 @@ class ToolCall:
         self._sink.call(self._sink.send_closing, event)
         self._done = True
 
-    def answer(self, type: type[T] = cast("type[T]", str)) -> T:  # noqa: A002 - the contract's name
+    @overload
+    def answer(self) -> str: ...
+    @overload
+    def answer(self, type: type[T]) -> T: ...
+    def answer(self, type: Any = str) -> Any:
         """What the page answered.
 
         Args:
@@ -204,11 +208,10 @@ class ToolCall:
         message = self._sink.call(self._sink.result_of, self.id)
         if message is None:
             self._sink.call(self._sink.suspend)
-        message = cast(Wire, message)
         if message.get("error"):
             raise Declined(message["error"])
         try:
-            return cast(T, read_value(type, text_of(message["content"])))
+            return read_value(type, text_of(message["content"]))
         except ValidationError:
             raise ToolArgumentsError(f"The answer to {self.name} does not fit.") from None
 

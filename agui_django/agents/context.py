@@ -75,7 +75,7 @@ class RunContext(Facts[S]):
         self,
         *,
         key: str | None = None,
-        id: str | None = None,  # noqa: A002 - the protocol's name
+        id: str | None = None,
         role: Role = "assistant",
         name: str | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -122,7 +122,7 @@ class RunContext(Facts[S]):
     @any_thread
     def activity(
         self,
-        type: str,  # noqa: A002 - the protocol's name
+        type: str,
         content: Mapping[str, Any],
         *,
         key: str | None = None,
@@ -163,7 +163,6 @@ class RunContext(Facts[S]):
     def _send(self, event: Wire) -> Awaitable[None]:
         return self._sink.send(event)
 
-    @any_thread
     def usage(
         self,
         *,
@@ -192,7 +191,7 @@ class RunContext(Facts[S]):
                 raise TypeError(f"usage() got an unknown part {name!r}; known are {', '.join(_USAGE)}.")
             if count is not None:
                 entry[_USAGE[name]] = int(count)
-        self._sink.add_usage(entry)
+        self._sink.call(self._sink.add_usage, entry)
 
     # ---- tool calls ----
 

@@ -92,7 +92,7 @@ class Facts(Generic[S]):
     def input(self) -> RunAgentInput:
         """The request as accepted: its messages and state are the ones in play, never the client's raw list."""
         return RunAgentInput.model_validate(
-            {"state": None, **self._setup.input, "messages": self._setup.messages, "state": self._setup.state}
+            {**self._setup.input, "messages": self._setup.messages, "state": self._setup.state}
         )
 
     @property

@@ -38,8 +38,8 @@ class AgentOptions:
     permission: Permission = None
     state_schema: Any = None
     initial_state: Any = None
-    timeout: float | None | Unset = UNSET
-    idle_timeout: float | None | Unset = UNSET
+    timeout: float | Unset | None = UNSET
+    idle_timeout: float | Unset | None = UNSET
     on_disconnect: str | Unset = UNSET
     busy: str | Unset = UNSET
     history: str | Unset = UNSET
@@ -74,12 +74,8 @@ class AgentEntry:
 
     def make(self) -> Callable[..., Any]:
         """The callable for one run: of a class, the ``run`` of a new instance."""
-        if inspect.isclass(self.target):
-            run: Callable[..., Any] = self.target().run
-            return run
-        if _is_function(self.target):
-            return self.target  # type: ignore[no-any-return]  # a function is one
-        run = getattr(self.target, "run", self.target)
+        target = self.target() if inspect.isclass(self.target) else self.target
+        run: Callable[..., Any] = target if _is_function(target) else getattr(target, "run", target)
         return run
 
     @property
@@ -162,8 +158,8 @@ def agent(
     permission: Permission = None,
     state_schema: type | dict[str, Any] | None = None,
     initial_state: dict[str, Any] | Callable[[], dict[str, Any]] | None = None,
-    timeout: float | None | Unset = UNSET,
-    idle_timeout: float | None | Unset = UNSET,
+    timeout: float | Unset | None = UNSET,
+    idle_timeout: float | Unset | None = UNSET,
     on_disconnect: Literal["continue", "cancel"] | Unset = UNSET,
     busy: Literal["reject", "cancel", "queue"] | Unset = UNSET,
     history: Literal["verified", "client", "server"] | Unset = UNSET,

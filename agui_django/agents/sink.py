@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from datetime import datetime
-from typing import Any, Generic, NoReturn, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeVar, cast
 
 from ag_ui.core import BaseEvent
 
@@ -184,10 +184,11 @@ class _Nothing:
     __slots__ = ()
 
     def __await__(self) -> Generator[Any, Any, None]:
-        return _DONE  # type: ignore[return-value]  # an exhausted iterator is all that await needs
+        return _DONE
 
 
-_DONE: Any = iter(())
+#: An exhausted iterator is all that await needs.
+_DONE = cast("Generator[Any, Any, None]", iter(()))
 READY: Awaitable[None] = _Nothing()
 
 

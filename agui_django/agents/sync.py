@@ -52,7 +52,7 @@ class SyncRunContext(Facts[S]):
         self,
         *,
         key: str | None = None,
-        id: str | None = None,  # noqa: A002 - the protocol's name
+        id: str | None = None,
         role: str = "assistant",
         name: str | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -70,7 +70,7 @@ class SyncRunContext(Facts[S]):
 
     def activity(
         self,
-        type: str,  # noqa: A002 - the protocol's name
+        type: str,
         content: Mapping[str, Any],
         *,
         key: str | None = None,
@@ -96,9 +96,7 @@ class SyncRunContext(Facts[S]):
         **parts: int,
     ) -> None:
         """Report the tokens of a model call. See `RunContext.usage`."""
-        self._run.usage(
-            model=model, provider=provider, input_tokens=input_tokens, output_tokens=output_tokens, **parts
-        )
+        self._run.usage(model=model, provider=provider, input_tokens=input_tokens, output_tokens=output_tokens, **parts)
 
     # ---- tool calls ----
 
@@ -229,9 +227,7 @@ class SyncMessageBlock:
         """Append to the call that a model's stream knows by its index. See `MessageBlock.tool_call_delta`."""
         self._block.tool_call_delta(index, id=id, name=name, args=args)
 
-    def encrypted_value(
-        self, value: str, *, type: str | None = None, call: SyncToolCall | str | None = None
-    ) -> None:
+    def encrypted_value(self, value: str, *, type: str | None = None, call: SyncToolCall | str | None = None) -> None:
         """Store a provider's opaque artefact. See `MessageBlock.encrypted_value`."""
         self._block.encrypted_value(value, type=type, call=call if call is None or isinstance(call, str) else call.id)
 
@@ -280,7 +276,11 @@ class SyncToolCall:
         """Call a function with the arguments, here, and give its value as the result. See `ToolCall.run`."""
         return self._call.run_here(async_to_sync(fn) if inspect.iscoroutinefunction(fn) else fn)
 
-    def answer(self, type: type[T] = cast("type[T]", str)) -> T:  # noqa: A002 - the contract's name
+    @overload
+    def answer(self) -> str: ...
+    @overload
+    def answer(self, type: type[T]) -> T: ...
+    def answer(self, type: Any = str) -> Any:
         """What the page answered. See `ToolCall.answer`."""
         return self._call.answer(type)
 

@@ -64,7 +64,8 @@ class Normaliser:
     Attributes:
         own_terminal: the RUN_FINISHED or RUN_ERROR that the agent emitted itself; it is absorbed, not sent.
         calls: names of the tool calls that the run has started, by id.
-        violation: the first event that was refused; every later one is refused, too.
+        violation: what was wrong with the first event that was refused; every later one is refused, too.
+        refusal: why every later event is refused for another reason (the log is full).
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Normaliser:
         self.verifier = SequenceVerifier(producer=True, thread_id=thread_id, run_id=run_id)
         self.own_terminal: Wire | None = None
         self.violation: ProtocolViolation | None = None
+        self.refusal: Exception | None = None
         self.calls: dict[str, str] = {}
         self._now = now
         self._state = state or (lambda: reducer.state)
@@ -102,7 +104,7 @@ class Normaliser:
             family.continues: (family.id_field, {}) for family in _KIND_OF_DELTA.values()
         }
 
-    # ---- in ------------------------------------------------------------------------------------------------------------
+    # ---- in ------------------------------------------------------------------------------------------------------
 
     def fast(self, event: Any) -> str | None:
         """The wire text of a plain delta of an open item, taken on the short way; None: use `accept`."""
@@ -165,6 +167,8 @@ class Normaliser:
         return [event]
 
     def _guarded(self, take: Callable[..., list[Wire]], *args: Any) -> list[Wire]:
+        if self.refusal is not None:
+            raise self.refusal
         if self.violation is not None:
             raise ProtocolViolation(
                 self.violation.message, event_type=self.violation.event_type, path=self.violation.path
@@ -175,7 +179,16 @@ class Normaliser:
             self.violation = error
             raise
         finally:
-            self._long = self._expander.pending or self._joiner.holding or self.violation is not None
+            self._long = self._expander.pending or self._joiner.holding or self._lost
+
+    @property
+    def _lost(self) -> bool:
+        return self.violation is not None or self.refusal is not None
+
+    def refuse(self, error: Exception) -> None:
+        """Refuse every later event of the agent with this error; what closes something still passes."""
+        self.refusal = self.refusal or error
+        self._long = True
 
     def _read(self, event: Any) -> Wire:
         if type(event) is not dict:
@@ -191,7 +204,7 @@ class Normaliser:
         self._long = True
         return error
 
-    # ---- the long way ------------------------------------------------------------------------------------------------
+    # ---- the long way --------------------------------------------------------------------------------------------
 
     def _admit(self, event: Wire, applied: bool = False) -> list[Wire]:
         enforced = enforce(event, self._warn)
@@ -323,7 +336,7 @@ class Normaliser:
         elif kind == "TOOL_CALL_RESULT":
             self._results[event["toolCallId"]] = event["content"]
 
-    # ---- the agent's own run events ----------------------------------------------------------------------------------
+    # ---- the agent's own run events ------------------------------------------------------------------------------
 
     def _absorb_start(self, event: Wire) -> None:
         if self._started_by_agent:
@@ -368,7 +381,7 @@ class Normaliser:
                     f"{event['type']}: the {name} is not this run's.", event_type=event["type"], path=f"/{name}"
                 )
 
-    # ---- the end -------------------------------------------------------------------------------------------------------
+    # ---- the end -------------------------------------------------------------------------------------------------
 
     def close_chunks(self) -> list[Wire]:
         """The ENDs of what chunks opened."""
@@ -376,9 +389,7 @@ class Normaliser:
 
     def close_reopened(self) -> list[Wire]:
         """The ENDs of what was opened again for a continuation after its END."""
-        ends = [
-            {"type": FAMILIES[kind].closes, FAMILIES[kind].id_field: item_id} for kind, item_id in self._reopened
-        ]
+        ends = [{"type": FAMILIES[kind].closes, FAMILIES[kind].id_field: item_id} for kind, item_id in self._reopened]
         return self._closing(ends)
 
     def close_item(self, event: Wire) -> list[Wire]:

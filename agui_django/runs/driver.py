@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,7 +114,7 @@ class _Drive:
         self.woken: asyncio.Future[None] | None = None
         self.session = self._session(log)
 
-    # ---- the whole -----------------------------------------------------------------------------------------------------
+    # ---- the whole -----------------------------------------------------------------------------------------------
 
     async def run(self) -> Closing:
         session = self.session
@@ -155,7 +155,7 @@ class _Drive:
                 deadline = now + options.cancel_grace
             elif deadline is not None and now >= deadline:
                 if self.cancels > 1:
-                    logger.error("Agent %s does not end; run %s goes on without it", self.entry.name, self.setup.address)
+                    logger.error("Agent %s does not end; run %s ends without it", self.entry.name, self.setup.address)
                     return
                 self._cancel(task)
                 deadline = now + min(LAST_GRACE, options.cancel_grace)
@@ -187,7 +187,7 @@ class _Drive:
         self.session.inbox.cancel(reason)
         task.cancel(reason)
 
-    # ---- the agent ---------------------------------------------------------------------------------------------------
+    # ---- the agent -----------------------------------------------------------------------------------------------
 
     async def _agent(self) -> None:
         """The agent's one task. Nothing leaves it, not even a SystemExit, which would stop the server."""
@@ -274,8 +274,8 @@ class _Drive:
 
     async def _in_thread(self, fn: Callable[[], Any]) -> Any:
         """Run a synchronous agent; a cancel reaches its thread at its next call, and this task waits for that."""
-        work: Awaitable[Any] = self.session.in_thread(fn)
-        pending = self.loop.create_task(work, name=f"agui thread {self.setup.address}")  # type: ignore[arg-type]
+        work = self.session.in_thread(fn)
+        pending = self.loop.create_task(work, name=f"agui thread {self.setup.address}")
         _abandoned.add(pending)
         pending.add_done_callback(_forget)
         while True:
@@ -285,7 +285,7 @@ class _Drive:
                 if pending.done() or self.cancels != 1:
                     raise
 
-    # ---- the end -------------------------------------------------------------------------------------------------------
+    # ---- the end -------------------------------------------------------------------------------------------------
 
     def _close(self) -> Closing:
         session = self.session
@@ -406,7 +406,7 @@ class _Drive:
             ending.code,
             reference,
             ending.detail or ending.error or "",
-            exc_info=ending.error,
+            exc_info=ending.trace_of,
         )
 
     def _session(self, log: RunLog) -> RunSession:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
@@ -60,7 +60,7 @@ class Ending:
         status: of the run.
         code, text: of RUN_ERROR.
         reason: what the run's row says.
-        error: what staff are shown, with its traceback.
+        error: what staff are shown; `trace_of` is what it was raised in.
     """
 
     status: Status
@@ -71,12 +71,14 @@ class Ending:
     referenced: bool = True
     error: BaseException | None = None
     detail: str = ""
+    trace_of: BaseException | None = None
 
     def failure(self, reference: str) -> Failure | None:
         """What staff read about a failed run."""
         if self.status != "failed":
             return None
-        trace = "".join(traceback.format_exception(self.error)) if self.error is not None else ""
+        shown = self.trace_of or self.error
+        trace = "".join(traceback.format_exception(shown)) if shown is not None else ""
         detail = self.detail or (f"{type(self.error).__name__}: {self.error}" if self.error is not None else self.text)
         return Failure(self.code, reference, detail, trace, self.public)
 
@@ -87,7 +89,13 @@ class Ending:
 
 def decide(happened: Happened) -> Ending:
     """The ending: AGENT_API's table, from its top."""
-    leaves = [leaf for fault in happened.faults for leaf in _leaves(fault)]
+    whole = {id(leaf): fault for fault in happened.faults for leaf in _leaves(fault)}
+    ending = _decide(happened, [leaf for fault in happened.faults for leaf in _leaves(fault)])
+    # The traceback shows the group, not only what was found in it.
+    return ending if ending.error is None else replace(ending, trace_of=whole[id(ending.error)])
+
+
+def _decide(happened: Happened, leaves: list[BaseException]) -> Ending:
     limit = _first(leaves, LogLimit)
     if happened.cancelled == "timeout":
         return _ours(RunTimeout, None, reason="timeout")

@@ -70,10 +70,11 @@ class Hints:
             self.tell("it returned a text and said nothing; a returned value is not shown, use run.say().")
         if swallowed_cancel:
             self.tell("it swallowed the CancelledError of a cancel; clean up in `finally` and let it pass.")
+        calls = session.normaliser.calls
         waiting = [
-            session.normaliser.calls[id]
+            calls[id]
             for id in session.normaliser.verifier.unanswered_calls
-            if session.normaliser.calls.get(id) not in session.tool_names and not id.startswith(f"{session.setup.turn}:")
+            if calls[id] not in session.tool_names and not id.startswith(f"{session.setup.turn}:")
         ]
         if waiting and not session.questions:
             self.tell("its tool calls %s have no result and the page has no such tools.", ", ".join(waiting))

@@ -100,9 +100,7 @@ class RunSession:
         self.questions: dict[str, tuple[Wire, str]] = {}
         self.usage: dict[tuple[Any, Any], Wire] = {}
         self.tool_names = frozenset(tool["name"] for tool in setup.input.get("tools") or ())
-        self.document = StateDocument(
-            state, on_edit=self._state_edited, schema=state_schema, default=json_default
-        )
+        self.document = StateDocument(state, on_edit=self._state_edited, schema=state_schema, default=json_default)
         self.reducer = RunReducer(setup.messages, self.document, self.warn)
         self.normaliser = Normaliser(
             thread_id=setup.thread_id,
@@ -189,8 +187,8 @@ class RunSession:
             logger.debug("Edits before the end of a block were refused", exc_info=True)
         try:
             self.append(self.normaliser.close_item(event))
-        except (LogLimit, AgentFlood, RunClosed) as error:
-            self._note(error)
+        except (LogLimit, AgentFlood, RunClosed):
+            logger.debug("The end of a block was refused", exc_info=True)
 
     def handle(self, kind: str, item_id: str) -> Handle | None:
         """The short way for deltas of an open item."""
@@ -245,33 +243,36 @@ class RunSession:
 
     def append(self, wires: list[Wire], *, urgent: bool = False) -> None:
         """Hand events to the log; what it refuses marks the run."""
-        try:
-            for wire in wires:
-                self.log.append(encode(wire), plain=not needs_downgrade(wire), urgent=urgent)
-                self.count += 1
-        except (LogLimit, AgentFlood, RunClosed) as error:
-            self._note(error)
-            raise
+        for wire in wires:
+            self._put(encode(wire), plain=not needs_downgrade(wire), urgent=urgent)
 
     def _appended(self, text: str) -> Awaitable[None]:
-        try:
-            self.log.append(text, plain=True)
-        except (LogLimit, AgentFlood, RunClosed) as error:
-            self._note(error)
-            raise
-        count = self.count = self.count + 1
-        return READY if count & 63 else self._turn
+        self._put(text, plain=True)
+        return self._turn if not self.count & 63 else READY
 
-    def _note(self, error: Exception) -> None:
-        if isinstance(error, LogLimit):
-            if self.limit is None:
-                self.limit = error
-                self._on_limit()
-        elif isinstance(error, AgentFlood):
+    def _put(self, text: str, *, plain: bool, urgent: bool = False) -> None:
+        try:
+            self.log.append(text, plain=plain, urgent=urgent)
+        except (LogLimit, AgentFlood) as error:
+            # The verifier and the reducer know this event: it is the last one on the room that is kept for the end.
+            self._refuse(error)
+            self.log.append(text, plain=plain)
+            self.count += 1
+            raise
+        except RunClosed:
+            if not self.closed and self.normaliser.refusal is None:
+                self.closed = True
+                self._on_taken()
+            raise
+        self.count += 1
+
+    def _refuse(self, error: LogLimit | AgentFlood) -> None:
+        self.normaliser.refuse(error)
+        if isinstance(error, AgentFlood):
             self.flood = self.flood or error
-        elif not self.closed:
-            self.closed = True
-            self._on_taken()
+        elif self.limit is None:
+            self.limit = error
+            self._on_limit()
 
     def _absorb(self, event: Wire) -> None:
         """What the agent's own RUN_FINISHED or RUN_ERROR says."""
@@ -450,8 +451,7 @@ class RunSession:
     def suspend(self) -> NoReturn:
         """Leave the function, where something outside can bring it back."""
         if not self.questions and not any(
-            name in self.tool_names or call_id.startswith(f"{self.setup.turn}:")
-            for call_id, name in self._open_calls()
+            name in self.tool_names or call_id.startswith(f"{self.setup.turn}:") for call_id, name in self._open_calls()
         ):
             raise RuntimeError("suspend(): nothing was asked, and no call waits for the page.")
         raise RunSuspended
