@@ -12,7 +12,7 @@ demo: $(VENV)/.installed  ## the demo site on http://127.0.0.1:$(PORT)
 	$(DEMO) $(BIN)/python manage.py migrate --verbosity 0
 	$(DEMO) $(BIN)/python manage.py agui_demo_data
 	@echo "Chat: http://127.0.0.1:$(PORT)/   Admin: http://127.0.0.1:$(PORT)/admin/ (admin, admin)"
-	$(DEMO) $(BIN)/python -m daphne -b 127.0.0.1 -p $(PORT) project.asgi:application
+	exec env $(DEMO) $(BIN)/python -m daphne -b 127.0.0.1 -p $(PORT) project.asgi:application
 
 test: $(VENV)/.installed  ## the whole suite; what is not installed is skipped (AGUI_TEST_REQUIRE=all: fails)
 	$(BIN)/python -m pytest $(ARGS)
