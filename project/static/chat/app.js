@@ -23,7 +23,7 @@ const runsPanel = new Runs($("runs"));
 let agents = [];
 let entry = null; // the open thread as listed: {id, title, agent, runs}
 let thread = emptyThread();
-let reading = null; // the stream being read: {run, seq, abort}
+let reading = null; // the stream being read: {run, seq, abort, quiet}; quiet ones restate what is stored
 let trouble = null; // a refusal that no event told
 
 // ---- drawing: at most once a frame -------------------------------------------------------------------------------
@@ -57,8 +57,8 @@ function draw() {
 }
 
 function drawStatus() {
-  const busy = reading !== null;
-  const asking = thread.interrupts.length > 0 && !busy;
+  const busy = reading !== null && (reading.run !== null || !reading.quiet);
+  const asking = thread.interrupts.length > 0 && reading === null;
   document.body.dataset.busy = busy;
   $("agent").disabled = busy || entry.runs.length > 0;
   $("working").hidden = !busy;
@@ -70,7 +70,7 @@ function drawStatus() {
   $("send").hidden = busy;
   $("prompt").disabled = asking;
   $("prompt").placeholder = asking ? "Answer the question above to go on" : `Message ${titleOf(entry.agent)}`;
-  $("empty").hidden = busy || thread.messages.length > 0 || trouble !== null;
+  $("empty").hidden = reading !== null || thread.messages.length > 0 || trouble !== null;
   drawNotice(busy);
   const form = $("questions");
   if (!asking) form.replaceChildren();
@@ -121,8 +121,8 @@ const titleOf = (name) => agents.find((each) => each.name === name)?.title || na
 const ended = () => thread.outcome !== null || thread.error !== null;
 
 /** Reads frames to the end of the run; a broken connection is taken up again where it broke. */
-async function read(open, abort, from = 0) {
-  const mine = (reading = { run: null, seq: from, abort });
+async function read(open, abort, { from = 0, quiet = false } = {}) {
+  const mine = (reading = { run: null, seq: from, abort, quiet });
   const place = entry;
   let started;
   try {
@@ -257,7 +257,7 @@ async function hydrate() {
   const abort = new AbortController();
   const error = thread.error;
   const opened = api.start(entry.agent, request({}), abort.signal);
-  await read(() => opened, abort).catch(refused);
+  await read(() => opened, abort, { quiet: true }).catch(refused);
   thread.error ??= error;
   changed(null);
 }
@@ -272,7 +272,7 @@ async function openThread(found) {
   try {
     if (last.status === "running") {
       const seq = threads.shown(found.id) ? last.seq : 0;
-      await read(() => api.follow(last.uuid, seq, abort.signal), abort, seq);
+      await read(() => api.follow(last.uuid, seq, abort.signal), abort, { from: seq });
     } else await hydrate();
   } catch (error) {
     if (error.status === 404) {
@@ -305,6 +305,7 @@ function show() {
   drawnState = undefined;
   $("agent").value = entry.agent;
   document.body.classList.remove("nav-open");
+  document.title = entry.title ? `${entry.title} · AG-UI chat` : "AG-UI chat";
   drawSamples();
   drawList();
   changed(null);
