@@ -74,7 +74,8 @@ class AccessPolicy:
         """The REST framework authenticators to try, in order."""
         paths = settings.AUTHENTICATION_CLASSES
         if paths is None:
-            return list(api_settings.DEFAULT_AUTHENTICATION_CLASSES)
+            classes: Sequence[Any] = api_settings.DEFAULT_AUTHENTICATION_CLASSES  # imported by REST framework
+            return classes
         return [imported(path) if isinstance(path, str) else path for path in paths]
 
     def authenticate(self, request: HttpRequest) -> Any:
@@ -150,9 +151,9 @@ class AccessPolicy:
         """Authenticate a request; call in a database thread."""
         user = self.authenticate(request)
         scope = self.scope_for(user)
-        if isinstance(user, SimpleLazyObject) and user._wrapped is not empty:  # type: ignore[attr-defined]
+        if isinstance(user, SimpleLazyObject) and user._wrapped is not empty:
             # A run that keeps the user must not keep the request that it was found in.
-            user = user._wrapped  # type: ignore[attr-defined]
+            user = user._wrapped
         return Caller(user, scope)
 
     def with_context(self, caller: Caller, request: HttpRequest) -> Caller:

@@ -7,8 +7,11 @@ from those who watch.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import secrets
 import threading
+import traceback
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -18,9 +21,10 @@ from uuid import UUID
 from django.utils import timezone, translation
 
 from agui_django.conf import settings
-from agui_django.protocol.errors import Draining, LimitExceeded
+from agui_django.protocol.codec import encode
+from agui_django.protocol.errors import AgUiError, Draining, LimitExceeded, RunClosed, answer_for
+from agui_django.runs import announce, supervisor
 from agui_django.runs import store as stores
-from agui_django.runs import supervisor
 from agui_django.runs.broadcaster import broadcaster
 from agui_django.runs.claims import process_name
 from agui_django.runs.database import get_pool
@@ -28,10 +32,12 @@ from agui_django.runs.driver import RunControl, drive
 from agui_django.runs.polling import poller
 from agui_django.runs.recorder import Recorder
 from agui_django.runs.requests import Opened, StartRequest
-from agui_django.runs.setup import RunSetup
+from agui_django.runs.setup import Closing, Failure, RunSetup
 
 if TYPE_CHECKING:
     from agui_django.models import Run
+
+logger = logging.getLogger("agui_django.runs")
 
 
 class Slots:
@@ -50,21 +56,23 @@ class Slots:
             LimitExceeded: there is none.
         """
         limit, per_user = settings.MAX_RUNS, settings.MAX_RUNS_PER_USER
+        key = getattr(user, "pk", None)
         with self._lock:
             if limit is not None and self.held >= limit:
                 raise LimitExceeded
-            if per_user is not None and user is not None and self._by_user[user] >= per_user:
+            if per_user is not None and key is not None and self._by_user[key] >= per_user:
                 raise LimitExceeded
             self.held += 1
-            self._by_user[user] += 1
+            self._by_user[key] += 1
 
     def give_back(self, user: Any) -> None:
         """Free one."""
+        key = getattr(user, "pk", None)
         with self._lock:
             self.held -= 1
-            self._by_user[user] -= 1
-            if not self._by_user[user]:
-                del self._by_user[user]
+            self._by_user[key] -= 1
+            if not self._by_user[key]:
+                del self._by_user[key]
 
 
 class Start:
@@ -160,13 +168,26 @@ class RunEngine:
 
     async def _execute(self, entry: Any, setup: RunSetup, recorder: Recorder, control: RunControl, user: Any) -> None:
         """Drive a run to its end and write its closing."""
+        announced = None
+        if announce.awaited():
+            brought = [message["id"] for message in setup.new_messages]
+            announced = supervisor.start(announce.started(recorder.uuid, brought), name=f"agui signals {recorder.uuid}")
         try:
             if setup.language:
                 translation.activate(setup.language)
             if setup.time_zone:
                 timezone.activate(setup.time_zone)
-            closing = await drive(entry, setup, recorder, control)
-            await recorder.close(closing)
+            try:
+                closing = await drive(entry, setup, recorder, control)
+            except Exception as error:
+                closing = _failed(setup, recorder, error)
+            if await recorder.close(closing) and announced is not None:
+                await announced
+                await announce.finished(recorder.uuid, [message["id"] for message in closing.messages])
+        except BaseException as error:
+            # Without this the run would be kept alive by its heartbeat, and hold its thread for ever.
+            recorder.lose(error if isinstance(error, Exception) else RunClosed("The process ends."))
+            raise
         finally:
             self._running.pop(recorder.uuid, None)
             poller.executing.pop(recorder.uuid, None)
@@ -195,6 +216,23 @@ class RunEngine:
                 loop.call_soon_threadsafe(control.cancel, reason)
             except RuntimeError:  # closed just now
                 return
+
+
+def _failed(setup: RunSetup, recorder: Recorder, error: Exception) -> Closing:
+    """The end of a run that our own code could not drive; what an agent does wrong never comes here."""
+    reference = secrets.token_hex(6)
+    logger.error("Run %s could not be driven (reference %s)", recorder.uuid, reference, exc_info=error)
+    if not recorder.last_seq:
+        ids = {"threadId": setup.thread_id, "runId": setup.run_id}
+        recorder.append(encode({"type": "RUN_STARTED", **ids}), plain=True)
+    code, text = answer_for(AgUiError).code, "Something went wrong here."
+    trace = "".join(traceback.format_exception(error))
+    return Closing(
+        "failed",
+        {"type": "RUN_ERROR", "message": f"{text} (reference {reference})", "code": code},
+        state=setup.state,
+        failure=Failure(code, reference, str(error), trace),
+    )
 
 
 _engines: dict[int, RunEngine] = {}

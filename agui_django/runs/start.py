@@ -68,7 +68,7 @@ async def astart_run(
         ResumeError: the thread waits for answers.
         LimitExceeded, Draining: this process takes no more runs.
     """
-    entry, scope, owner, thread_id = await get_pool().run(_resolve, agent, thread, user, scope)
+    entry, tenancy, owner, thread_id = await get_pool().run(_resolve, agent, thread, user, scope)
     user = user or owner
     data: dict[str, Any] = {
         "threadId": thread_id,
@@ -82,7 +82,7 @@ async def astart_run(
     if state is not None:
         data["state"] = state
     request = StartRequest(
-        scope=scope,
+        scope=tenancy,
         owner=owner or user,
         user=user,
         actor=actor,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any
 
@@ -36,7 +36,7 @@ from agui_django.protocol.run_input import check_version, is_legacy
 
 logger = logging.getLogger("agui_django.request")
 
-View = Callable[..., Awaitable[HttpResponseBase]]
+View = Callable[..., Coroutine[Any, Any, HttpResponseBase]]
 
 #: Seconds after which a refused client may come back.
 RETRY_AFTER = 2
