@@ -26,6 +26,7 @@ class LiveServer:
         self.server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self.socket.bind(("127.0.0.1", 0))
+        self.clients: list[httpx.Client] = []
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.serve, daemon=True, name="live-server")
 
@@ -50,6 +51,8 @@ class LiveServer:
 
     def stop(self) -> None:
         """Stop and wait for the thread."""
+        for client in self.clients:
+            client.close()
         self.server.should_exit = True
         self.server.force_exit = True
         self.thread.join(10)
@@ -114,6 +117,7 @@ class Caller:
             base_url=server.url, timeout=60, cookies=self.cookies,
             headers={"X-CSRFToken": "a" * 32, "Content-Type": "application/json"},
         )
+        server.clients.append(self.http)
 
     def run(self, content: bytes, headers: dict[str, str] | None = None, frames: int | None = None) -> Response:
         """POST a run of the agent."""

@@ -6,7 +6,6 @@ import json
 import logging
 import threading
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from django.test import Client, override_settings
 
 from agui_django.models import Run, Thread
 from agui_django.testing import override_agent
-from tests.live import Caller, LiveServer, Response, live_server, wait_until
+from tests.live import Caller, LiveServer, Response, wait_until
 
 from tests.cases import checks
 from tests.cases.scope import PARTLY, PENDING
@@ -31,24 +30,6 @@ RUNNING = sorted(set(CASES) - set(PENDING) - OWN_TEST)
 NAME = "case"
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def server(agui_runtime: Any) -> Iterator[LiveServer]:
-    from project.asgi import application
-
-    with live_server(application) as running:
-        yield running
-
-
-@pytest.fixture
-def ada(django_user_model: Any) -> Any:
-    return django_user_model.objects.create_user("ada", password="x")
-
-
-@pytest.fixture
-def bob(django_user_model: Any) -> Any:
-    return django_user_model.objects.create_user("bob", password="x")
 
 
 def settings_of(case: dict[str, Any]) -> Any:

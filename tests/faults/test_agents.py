@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,22 +14,9 @@ import pytest
 
 from agui_django.models import Run, RunEvents
 from agui_django.testing import override_agent
-from tests.live import Caller, LiveServer, Response, live_server, wait_until
+from tests.live import Caller, LiveServer, Response, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def server(agui_runtime: Any) -> Iterator[LiveServer]:
-    from project.asgi import application
-
-    with live_server(application) as running:
-        yield running
-
-
-@pytest.fixture
-def ada(django_user_model: Any) -> Any:
-    return django_user_model.objects.create_user("ada", password="x")
 
 
 def call(server: LiveServer, user: Any, agent: Any, **options: Any) -> Response:

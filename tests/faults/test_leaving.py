@@ -6,7 +6,6 @@ import asyncio
 import json
 import random
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,18 +13,10 @@ from django.db import connection
 
 from agui_django.models import Run
 from agui_django.testing import override_agent
-from tests.live import Caller, LiveServer, live_server, wait_until
+from tests.live import Caller, LiveServer, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 CLIENTS = 30
-
-
-@pytest.fixture
-def server(agui_runtime: Any) -> Iterator[LiveServer]:
-    from project.asgi import application
-
-    with live_server(application) as running:
-        yield running
 
 
 async def agent(run: Any) -> None:
@@ -56,8 +47,7 @@ async def leave(server: LiveServer, caller: Caller, number: int, seconds: float)
 
 
 @pytest.mark.parametrize("policy", ["continue", "cancel"])
-def test_thirty_clients_leave(policy: str, server: LiveServer, django_user_model: Any, caplog: Any) -> None:
-    ada = django_user_model.objects.create_user("ada", password="x")
+def test_thirty_clients_leave(policy: str, server: LiveServer, ada: Any, caplog: Any) -> None:
     caller = Caller(server, ada, "words")
     chance = random.Random(7)  # noqa: S311
     # a third within the first 30 ms, where the run is still being opened
