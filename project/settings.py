@@ -7,6 +7,7 @@ is configured as ``startproject`` leaves it.
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -135,4 +136,5 @@ REST_FRAMEWORK = {
 }
 
 #: Every key has a default; docs/reference/settings.md lists them.
-AGUI_DJANGO: dict[str, Any] = {}
+#: AGUI_SETTINGS is JSON, for trying one out without a change here.
+AGUI_DJANGO: dict[str, Any] = json.loads(os.environ.get("AGUI_SETTINGS", "{}"))
