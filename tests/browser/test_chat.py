@@ -102,6 +102,14 @@ def test_threads_go_on_in_the_background(server: ServerProcess, drive: Drive) ->
     assert run["status"] == "cancelled"
 
 
+def test_a_broken_connection_is_taken_up_where_it_broke(server: ServerProcess, drive: Drive) -> None:
+    shown = drive("reconnect")
+    thread = server.stored(shown["thread"])
+    assert shown["seen"] == list(range(1, 105))
+    assert [shown["text"]] == stored_texts(thread, "assistant")
+    assert len(thread["runs"]) == 1
+
+
 def test_forms(drive: Drive) -> None:
     shown = drive("forms")
     assert shown["before"] == shown["empty"]

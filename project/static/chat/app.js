@@ -2,20 +2,14 @@
 
 import * as api from "./api.js";
 import { Conversation } from "./conversation.js";
-import { el, icon } from "./dom.js";
+import { el } from "./dom.js";
 import { emptyThread, fold } from "../agui_django/fold.js";
 import { Runs, drawState } from "./inspector.js";
+import * as panels from "./panels.js";
 import { drawQuestions } from "./questions.js";
+import * as streams from "./reading.js";
 import * as threads from "./threads.js";
 
-const SAMPLES = {
-  echo: ["Hello there", "tokens:200 delay_ms:20 size:24"],
-  plan: ["A picnic by the lake", "Move the office"],
-  refund: ["My teapot arrived broken"],
-  slow: ["Write sixty lines"],
-  script: ['[{"type":"CUSTOM","name":"hello","value":1},{"$sleep":1},{"$raise":"ValueError: boom"}]'],
-};
-const RETRIES = 5;
 const $ = (id) => document.getElementById(id);
 const conversation = new Conversation($("messages"), (uuid) => showInspector("runs", uuid));
 const runsPanel = new Runs($("runs"));
@@ -62,56 +56,31 @@ function drawStatus() {
   document.body.dataset.busy = busy;
   $("agent").disabled = busy || entry.runs.length > 0;
   $("working").hidden = !busy;
-  $("steps").replaceChildren(
-    ...thread.steps.map((step) => el("li", { class: step.done ? "done" : "now" }, step.done ? icon("check") : null, step.name)),
-  );
-  $("steps").hidden = !busy || thread.steps.length === 0;
+  panels.drawSteps($("steps"), thread.steps, busy);
   $("stop").hidden = !busy;
   $("send").hidden = busy;
   $("prompt").disabled = asking;
   $("prompt").placeholder = asking ? "Answer the question above to go on" : `Message ${titleOf(entry.agent)}`;
   $("empty").hidden = reading !== null || thread.messages.length > 0 || trouble !== null;
-  drawNotice(busy);
+  panels.drawNotice($("notice"), trouble ?? (busy ? null : thread.error), !busy && thread.outcome?.type === "cancelled");
   const form = $("questions");
   if (!asking) form.replaceChildren();
   else if (!form.firstChild) drawQuestions(form, thread.interrupts, resume);
 }
 
-function drawNotice(busy) {
-  const error = trouble ?? (busy ? null : thread.error);
-  const notice = $("notice");
-  notice.className = error ? "card error" : "stopped";
-  if (error) {
-    const code = [error.code, error.reference].filter(Boolean).join(" · ");
-    notice.replaceChildren(icon("warning"), el("div", {}, el("p", {}, error.message), el("p", { class: "hint" }, code)));
-  } else if (!busy && thread.outcome?.type === "cancelled") notice.replaceChildren("Stopped.");
-  else notice.replaceChildren();
-  notice.hidden = !notice.firstChild;
-}
-
 function drawList() {
-  $("threads").replaceChildren(
-    ...threads.list().map((each) => {
-      const running = each.runs[0]?.status === "running";
-      const link = el("a", { href: `#${each.id}`, "aria-current": each.id === entry?.id ? "page" : null },
-        el("span", { class: "title" }, each.title),
-        el("span", { class: "hint" }, running ? el("span", { class: "dot" }) : null, titleOf(each.agent)));
-      const remove = el("button", {
-        type: "button", class: "icon-button", "aria-label": `Remove ${each.title} from this list`,
-        onclick: () => { threads.forget(each.id); if (each.id === entry?.id) newThread(); else drawList(); },
-      }, icon("close"));
-      return el("li", {}, link, remove);
-    }),
-  );
+  panels.drawList($("threads"), entry, titleOf, (removed) => {
+    threads.forget(removed.id);
+    if (removed.id === entry?.id) newThread();
+    else drawList();
+  });
 }
 
-function drawSamples() {
+function drawAgent() {
   const agent = agents.find((each) => each.name === entry.agent);
   $("agent-title").textContent = agent?.title || entry.agent;
   $("agent-description").textContent = agent?.description ?? "";
-  $("samples").replaceChildren(
-    ...(SAMPLES[entry.agent] ?? []).map((text) => el("button", { type: "button", class: "sample", onclick: () => send(text) }, text)),
-  );
+  panels.drawSamples($("samples"), entry.agent, send);
 }
 
 const titleOf = (name) => agents.find((each) => each.name === name)?.title || name;
@@ -120,31 +89,12 @@ const titleOf = (name) => agents.find((each) => each.name === name)?.title || na
 
 const ended = () => thread.outcome !== null || thread.error !== null;
 
-/** Reads frames to the end of the run; a broken connection is taken up again where it broke. */
-async function read(open, abort, { from = 0, quiet = false } = {}) {
-  const mine = (reading = { run: null, seq: from, abort, quiet });
+async function read(open, options) {
+  const mine = (reading = streams.reading(options));
   const place = entry;
-  let started;
+  const opened = (uuid) => place.runs.some((run) => run.uuid === uuid) || addRun(place, uuid);
   try {
-    started = await open();
-    mine.run = started.run;
-    if (mine.run && !place.runs.some((run) => run.uuid === mine.run)) addRun(place, mine.run);
-    for (let tries = 0; ; ) {
-      try {
-        for await (const { seq, event } of started.frames) {
-          tries = 0;
-          take(mine, place, seq, event);
-        }
-      } catch (error) {
-        if (abort.signal.aborted || !mine.run) throw error;
-      }
-      if (ended() || !mine.run || abort.signal.aborted) break;
-      if ((tries += 1) > RETRIES) throw new api.ApiError(0, { message: "The connection broke; reload to go on." });
-      await new Promise((resolve) => setTimeout(resolve, 300 * 2 ** tries));
-      started = await api.follow(mine.run, mine.seq, abort.signal).catch(() => ({ frames: [] }));
-    }
-  } catch (error) {
-    if (!abort.signal.aborted) throw error;
+    await streams.read(mine, { open, opened, take: (seq, event) => take(mine, place, seq, event), ended });
   } finally {
     if (reading === mine) {
       reading = null;
@@ -155,8 +105,6 @@ async function read(open, abort, { from = 0, quiet = false } = {}) {
 }
 
 function take(mine, place, seq, event) {
-  if (mine.abort.signal.aborted) return;
-  if (seq !== null) mine.seq = seq;
   const run = place.runs.find((each) => each.uuid === mine.run);
   if (run && seq !== null) run.seq = seq;
   changed(fold(thread, event));
@@ -229,11 +177,10 @@ async function resume(entries) {
 
 /** Starts a run and reads it to its end; false when it was refused. */
 async function run(body) {
-  const abort = new AbortController();
   const place = entry;
   if (location.hash.slice(1) !== place.id) history.pushState(null, "", `#${place.id}`);
   Object.assign(thread, { error: null, outcome: null });
-  const reader = read(() => api.start(place.agent, body, abort.signal), abort);
+  const reader = read((signal) => api.start(place.agent, body, signal));
   $("questions").replaceChildren();
   changed([]);
   return reader.then(() => true, refused);
@@ -254,10 +201,9 @@ async function stop() {
 
 /** Asks for the thread as it is stored; joins its run when one is active. */
 async function hydrate() {
-  const abort = new AbortController();
   const error = thread.error;
-  const opened = api.start(entry.agent, request({}), abort.signal);
-  await read(() => opened, abort, { quiet: true }).catch(refused);
+  const body = request({});
+  await read((signal) => api.start(entry.agent, body, signal), { quiet: true }).catch(refused);
   thread.error ??= error;
   changed(null);
 }
@@ -268,11 +214,10 @@ async function openThread(found) {
   thread = threads.shown(found.id) ?? emptyThread();
   show();
   const last = found.runs[0];
-  const abort = new AbortController();
   try {
     if (last.status === "running") {
       const seq = threads.shown(found.id) ? last.seq : 0;
-      await read(() => api.follow(last.uuid, seq, abort.signal), abort, { from: seq });
+      await read((signal) => api.follow(last.uuid, seq, signal), { from: seq });
     } else await hydrate();
   } catch (error) {
     if (error.status === 404) {
@@ -306,7 +251,7 @@ function show() {
   $("agent").value = entry.agent;
   document.body.classList.remove("nav-open");
   document.title = entry.title ? `${entry.title} · AG-UI chat` : "AG-UI chat";
-  drawSamples();
+  drawAgent();
   drawList();
   changed(null);
 }
@@ -343,7 +288,7 @@ $("new").addEventListener("click", newThread);
 $("agent").addEventListener("change", () => {
   threads.keepAgent($("agent").value);
   entry.agent = $("agent").value;
-  drawSamples();
+  drawAgent();
   changed([]);
 });
 for (const name of ["state", "runs"]) $(`tab-${name}`).addEventListener("click", () => showInspector(name));
