@@ -107,7 +107,11 @@ class Run(models.Model):
         settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="agui_runs"
     )
     actor = models.ForeignKey(
-        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+",
+        settings.AUTH_USER_MODEL,
+        on_delete=models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="+",
         help_text="Who started it, where that is not the user it runs for.",
     )
     extra = models.TextField(default="{}", help_text="JSON of what AccessPolicy.run_context(request) gave.")
@@ -146,7 +150,11 @@ class Run(models.Model):
     heartbeat = models.DateTimeField(default=timezone.now, help_text="Sign of life, by the database's clock.")
     cancel_requested = models.CharField(max_length=40, blank=True, help_text="The reason, once somebody asked.")
     resumed_run = models.ForeignKey(
-        "self", on_delete=models.SET_NULL, null=True, blank=True, related_name="resuming_runs",
+        "self",
+        on_delete=models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="resuming_runs",
         help_text="The interrupted run whose questions this one answers.",
     )
 
@@ -164,8 +172,11 @@ class Run(models.Model):
             models.Index(fields=["thread", "-created_at"], name="agui_run_thread"),
             models.Index(fields=["thread", "run_id"], name="agui_run_id"),
             models.Index(fields=["-created_at"], name="agui_run_created"),
-            models.Index(fields=["status", "heartbeat"], name="agui_run_status",
-                         condition=Q(status__in=["queued", "pending", "running"])),
+            models.Index(
+                fields=["status", "heartbeat"],
+                name="agui_run_status",
+                condition=Q(status__in=["queued", "pending", "running"]),
+            ),
         ]
 
     def __str__(self) -> str:
@@ -217,11 +228,19 @@ class Message(models.Model):
     search_text = models.TextField(blank=True, help_text="The readable text of its content.")
     order = models.PositiveIntegerField(help_text="Place in the thread; grows, with gaps.")
     run = models.ForeignKey(
-        Run, on_delete=models.SET_NULL, null=True, blank=True, related_name="messages",
+        Run,
+        on_delete=models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="messages",
         help_text="The run that brought or made it.",
     )
     superseded_by = models.ForeignKey(
-        Run, on_delete=models.SET_NULL, null=True, blank=True, related_name="superseded_messages",
+        Run,
+        on_delete=models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="superseded_messages",
         help_text="The run whose regenerate or edit took it out of play.",
     )
     created_at = models.DateTimeField(default=timezone.now, editable=False)
@@ -316,7 +335,11 @@ class Interrupt(models.Model):
         settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
     )
     answered_run = models.ForeignKey(
-        Run, on_delete=models.SET_NULL, null=True, blank=True, related_name="answers",
+        Run,
+        on_delete=models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="answers",
         help_text="The run that carries the answer.",
     )
     seen_by = models.ForeignKey(

@@ -114,7 +114,9 @@ class Caller:
         session.force_login(user)
         self.cookies = {"sessionid": session.cookies["sessionid"].value, "csrftoken": "a" * 32}
         self.http = httpx.Client(
-            base_url=server.url, timeout=60, cookies=self.cookies,
+            base_url=server.url,
+            timeout=60,
+            cookies=self.cookies,
             headers={"X-CSRFToken": "a" * 32, "Content-Type": "application/json"},
         )
         server.clients.append(self.http)
@@ -127,8 +129,13 @@ class Caller:
     def body(self, members: dict[str, Any], number: int = 0) -> bytes:
         """A run input with the defaults of the cases' README."""
         whole = {
-            "threadId": "t1", "runId": uuid.uuid4().hex, "tools": [], "context": [], "forwardedProps": {},
-            "messages": [{"id": uuid.uuid4().hex, "role": "user", "content": "hello"}], **members,
+            "threadId": "t1",
+            "runId": uuid.uuid4().hex,
+            "tools": [],
+            "context": [],
+            "forwardedProps": {},
+            "messages": [{"id": uuid.uuid4().hex, "role": "user", "content": "hello"}],
+            **members,
         }
         if "resume" in members or "command" in whole["forwardedProps"]:
             whole["messages"] = members.get("messages", [])

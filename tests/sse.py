@@ -13,8 +13,13 @@ import httpx
 def body(thread_id: str, text: str, **members: Any) -> dict[str, Any]:
     """A run input with one fresh user message."""
     return {
-        "threadId": thread_id, "runId": uuid.uuid4().hex, "tools": [], "context": [], "forwardedProps": {},
-        "messages": [{"id": uuid.uuid4().hex, "role": "user", "content": text}], **members,
+        "threadId": thread_id,
+        "runId": uuid.uuid4().hex,
+        "tools": [],
+        "context": [],
+        "forwardedProps": {},
+        "messages": [{"id": uuid.uuid4().hex, "role": "user", "content": text}],
+        **members,
     }
 
 

@@ -16,7 +16,11 @@ def store(stored: dict[str, Any], owner: Any, *, agent: str, thread_id: str = "t
     """Make the thread of a case with its messages, state, runs and open interrupts."""
     state = codec.encode(stored.get("state", {}))
     thread = Thread.objects.create(
-        scope=f"user:{owner.pk}", thread_id=thread_id, owner=owner, agent=agent, state=state,
+        scope=f"user:{owner.pk}",
+        thread_id=thread_id,
+        owner=owner,
+        agent=agent,
+        state=state,
         state_version=1 if "state" in stored else 0,
     )
     if "state" in stored:
@@ -27,18 +31,37 @@ def store(stored: dict[str, Any], owner: Any, *, agent: str, thread_id: str = "t
         )
     for entry in stored.get("runs", []):
         seen = timezone.now() - timedelta(seconds=entry.get("heartbeat_age_s", 0))
-        make_run(thread, agent, run_id=entry["id"], status=entry["status"], claim="a-dead-process", heartbeat=seen,
-                 started_at=seen)
+        make_run(
+            thread,
+            agent,
+            run_id=entry["id"],
+            status=entry["status"],
+            claim="a-dead-process",
+            heartbeat=seen,
+            started_at=seen,
+        )
     if stored.get("open_interrupts"):
-        run = make_run(thread, agent, run_id="asked", status="interrupted", finished_at=timezone.now(),
-                       open_interrupts=len(stored["open_interrupts"]))
+        run = make_run(
+            thread,
+            agent,
+            run_id="asked",
+            status="interrupted",
+            finished_at=timezone.now(),
+            open_interrupts=len(stored["open_interrupts"]),
+        )
         for position, interrupt in enumerate(stored["open_interrupts"]):
             schema = interrupt.get("responseSchema")
             Interrupt.objects.create(
-                thread=thread, run=run, interrupt_id=interrupt["id"], key=interrupt["id"], position=position,
-                reason=interrupt["reason"], message=interrupt.get("message", ""),
+                thread=thread,
+                run=run,
+                interrupt_id=interrupt["id"],
+                key=interrupt["id"],
+                position=position,
+                reason=interrupt["reason"],
+                message=interrupt.get("message", ""),
                 tool_call_id=interrupt.get("toolCallId", ""),
-                response_schema="" if schema is None else codec.encode(schema), wire=codec.encode(interrupt),
+                response_schema="" if schema is None else codec.encode(schema),
+                wire=codec.encode(interrupt),
             )
     return thread
 

@@ -186,7 +186,9 @@ def test_b15_csrf(server: LiveServer, ada: Any) -> None:
     token = Token.objects.create(user=ada)
     with override_agent(NAME, ScriptAgent(case["input"]["agent"])):
         for variant, status, kind in zip(
-            case["input"]["variants"], case["expected"]["status_each"], case["expected"]["content_type_each"],
+            case["input"]["variants"],
+            case["expected"]["status_each"],
+            case["expected"]["content_type_each"],
             strict=True,
         ):
             caller = Caller(server, ada, NAME)
@@ -207,9 +209,12 @@ def test_d20_clients_that_leave(server: LiveServer, ada: Any, caplog: pytest.Log
     with settings_of(case), override_agent(NAME, agent):
         threads = threading.active_count()
         with ThreadPoolExecutor(10) as pool:
-            got = list(pool.map(
-                lambda n: caller.run(caller.body(case["input"]["body"], n), frames=3), range(case["input"]["repeat"])
-            ))
+            got = list(
+                pool.map(
+                    lambda n: caller.run(caller.body(case["input"]["body"], n), frames=3),
+                    range(case["input"]["repeat"]),
+                )
+            )
         assert {response.status for response in got} == {200}
         wait_until(lambda: not Run.objects.exclude(status__in=Run.TERMINAL).exists())
         checks.check_db(case["expected"]["db"])
