@@ -445,16 +445,19 @@ def override_agent(name: str, agent: Any, **options: Any) -> Iterator[AgentEntry
 # ---- checks ----------------------------------------------------------------------------------------------------------
 
 
-def assert_valid_run(events: Iterable[Wire | str]) -> None:
+def assert_valid_run(events: Iterable[Wire | str], *, messages: Sequence[Wire] = (), state: Any = None) -> None:
     """Fail unless a strict client accepts this stream: the specification's pipeline, and the official models.
 
     Args:
         events: wire dicts or texts, from RUN_STARTED to the terminal event.
+        messages: what the client held before.
+        state: as well.
 
     Raises:
         AssertionError: with what is wrong.
     """
-    consumer = Consumer()
+    consumer = Consumer(messages, state)
+    where = "the beginning"
     try:
         for number, event in enumerate(events):
             wire = decode(event) if isinstance(event, str) else event

@@ -15,7 +15,7 @@ async def run(agent: Any, text: Any = "hello", **options: Any) -> AgentRun:
 
 def checked(result: AgentRun) -> AgentRun:
     """The same run, after checks that hold for every run."""
-    assert_valid_run(result.wire)
+    assert_valid_run(result.wire, messages=result.setup.messages, state=result.setup.input["state"])
     assert result.events[-1] == result.terminal
     assert [event["type"] for event in result.events].count("RUN_STARTED") == 1
     assert all(isinstance(event["timestamp"], int) for event in result.events)

@@ -52,8 +52,7 @@ class Block:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._left = True
-        self._sink.call(self._exit, error)
+        self._sink.call(self._leave, error)
 
     async def __aenter__(self: B) -> B:
         return self.__enter__()
@@ -62,6 +61,11 @@ class Block:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.__exit__(kind, error, trace)
+
+    def _leave(self, error: BaseException | None) -> None:
+        # In the loop: what a thread wrote before comes first.
+        self._left = True
+        self._exit(error)
 
     def _enter(self) -> None:
         pass

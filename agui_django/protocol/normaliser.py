@@ -197,6 +197,9 @@ class Normaliser:
             elif not isinstance(event, Mapping):
                 raise self._refused(ProtocolViolation(f"A {type(event).__name__} is not an event."))
         wire: Wire = clean(event, nan="null", default=self._default)
+        delta = event.get("delta")
+        if type(delta) is str and delta != wire["delta"]:
+            wire["delta"] = delta  # half a character at its end may find its other half
         return omit_nulls(wire)
 
     def _refused(self, error: ProtocolViolation) -> ProtocolViolation:
