@@ -242,7 +242,7 @@ class Declined(AgUiError):
 # ---- not errors: how a function is left ----------------------------------------------------------------------------
 
 
-class RunSuspended(BaseException):  # noqa: N818 - the public name; it is control flow, as GeneratorExit is
+class RunSuspended(BaseException):
     """The run asked something outside and ends here. A BaseException: ``except Exception`` leaves it alone."""
 
 

@@ -1,7 +1,7 @@
 """Which cases run now, and which part of the project the others wait for.
 
-A case is listed in exactly one of the two tables; `test_every_case_is_placed` fails otherwise. `PARTLY` names members of
-a case's ``expected`` that wait for a later part while the rest of the case already runs.
+`test_every_case_is_placed` holds the tables to the file. `PARTLY` names members of a case's ``expected`` that wait for
+a later part while the rest of the case already runs.
 """
 
 from __future__ import annotations

@@ -12,16 +12,15 @@ from typing import Any
 
 import pytest
 from django.db import connection
-from django.test import Client, override_settings
+from django.test import override_settings
 
 from agui_django.models import Run, Thread
 from agui_django.testing import override_agent
-from tests.live import Caller, LiveServer, Response, wait_until
-
 from tests.cases import checks
 from tests.cases.scope import PARTLY, PENDING
 from tests.cases.script import ScriptAgent
 from tests.cases.seed import make_run, store
+from tests.live import Caller, LiveServer, Response, wait_until
 
 CASES = {case["id"]: case for case in json.loads((Path(__file__).parent / "cases.json").read_text())}
 #: Cases whose sequence no table can say; each has a test of its own below.

@@ -8,6 +8,7 @@ import time
 import tracemalloc
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -160,7 +161,7 @@ def test_yields_two_hundred_thousand_events(server: LiveServer, ada: Any) -> Non
     assert run.last_seq == 200_004
     batches = list(RunEvents.objects.order_by("first_seq").values_list("first_seq", "last_seq"))
     assert batches[0][0] == 1
-    assert all(later[0] == sooner[1] + 1 for sooner, later in zip(batches, batches[1:], strict=False))
+    assert all(later[0] == sooner[1] + 1 for sooner, later in pairwise(batches))
     assert batches[-1][1] == 200_004
     # the log is some 25 MB; the tail in memory, the text of the message and one batch are a part of it
     assert peak < 40_000_000
@@ -180,7 +181,7 @@ def test_never_awaits(server: LiveServer, ada: Any) -> None:
 def test_blocks_the_loop_for_a_moment(server: LiveServer, ada: Any) -> None:
     async def agent(run: Any) -> None:
         await run.say("before")
-        time.sleep(1)  # noqa: ASYNC251 - that is the fault
+        time.sleep(1)
         await run.say("after")
 
     with ThreadPoolExecutor(2) as pool:

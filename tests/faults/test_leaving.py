@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import threading
@@ -39,17 +40,15 @@ async def leave(server: LiveServer, caller: Caller, number: int, seconds: float)
     )
     writer.write(head.encode() + content)
     await writer.drain()
-    try:
+    with contextlib.suppress(TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
         await asyncio.wait_for(reader.readuntil(b"never sent"), seconds)
-    except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-        pass
     writer.transport.abort()
 
 
 @pytest.mark.parametrize("policy", ["continue", "cancel"])
 def test_thirty_clients_leave(policy: str, server: LiveServer, ada: Any, caplog: Any) -> None:
     caller = Caller(server, ada, "words")
-    chance = random.Random(7)  # noqa: S311
+    chance = random.Random(7)
     # a third within the first 30 ms, where the run is still being opened
     moments = [chance.uniform(0, 0.03) for _ in range(10)] + [chance.uniform(0, 1.5) for _ in range(CLIENTS - 10)]
 

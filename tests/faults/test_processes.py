@@ -42,12 +42,15 @@ def database(request: pytest.FixtureRequest) -> DatabaseKind:
 def test_kill_in_the_middle_of_a_message(database: DatabaseKind, tmp_path: Path) -> None:
     with ServerProcess("uvicorn", database=database, tmp_path=tmp_path) as server:
         seen = []
-        with sse.client(server.base_url) as http, contextlib.suppress(httpx.TransportError):
-            with http.stream("POST", "/agui/agents/echo", json=sse.body("t1", LONG)) as response:
-                for frame in sse.frames(response):
-                    seen.append(frame)
-                    if len(seen) == 40:
-                        server.kill()
+        with (
+            contextlib.suppress(httpx.TransportError),
+            sse.client(server.base_url) as http,
+            http.stream("POST", "/agui/agents/echo", json=sse.body("t1", LONG)) as response,
+        ):
+            for frame in sse.frames(response):
+                seen.append(frame)
+                if len(seen) == 40:
+                    server.kill()
         assert 40 <= len(seen) < 300
         # everything any client saw is stored, with the numbers it saw
         (run,) = server.stored("t1")["runs"]
@@ -72,30 +75,33 @@ def test_kill_in_the_middle_of_a_message(database: DatabaseKind, tmp_path: Path)
 
 def test_a_process_paused_past_its_lease_writes_nothing(database: DatabaseKind, tmp_path: Path) -> None:
     options: dict[str, Any] = {"database": database, "tmp_path": tmp_path, "env": SHORT_LEASE}
-    with ServerProcess("uvicorn", **options) as first:
-        with ServerProcess("uvicorn", database_name=first.database_name, **options) as second:
-            with sse.client(first.base_url) as http, sse.client(second.base_url) as other:
-                with http.stream("POST", "/agui/agents/echo", json=sse.body("t1", LONG)) as response:
-                    stream = sse.frames(response)
-                    for _ in range(10):
-                        next(stream)
-                    first.signal(signal.SIGSTOP)
-                    try:
-                        wait_for(lambda: taken_over(other))
-                        before = second.stored("t1")["runs"][0]
-                    finally:
-                        first.signal(signal.SIGCONT)
-                    # the woken process ends its stream without inventing an end of its own
-                    rest = list(stream)
-                assert (before["status"], before["errorCode"]) == ("failed", "abandoned")
-                # a run of the woken process shows that its writer is at work again
-                again = sse.run(http, "echo", sse.body("t2", "tokens:3 delay_ms:0 size:4"))
-            assert again[-1][1]["type"] == "RUN_FINISHED"
-            after = second.stored("t1")
-            assert after["runs"][0] == before
-            assert [run["status"] for run in after["runs"]] == ["failed", "finished"]
-            for seq, event in rest:
-                assert before["events"][seq - 1] == event
+    with (
+        ServerProcess("uvicorn", **options) as first,
+        ServerProcess("uvicorn", database_name=first.database_name, **options) as second,
+        sse.client(first.base_url) as http,
+        sse.client(second.base_url) as other,
+    ):
+        with http.stream("POST", "/agui/agents/echo", json=sse.body("t1", LONG)) as response:
+            stream = sse.frames(response)
+            for _ in range(10):
+                next(stream)
+            first.signal(signal.SIGSTOP)
+            try:
+                wait_for(lambda: taken_over(other))
+                before = second.stored("t1")["runs"][0]
+            finally:
+                first.signal(signal.SIGCONT)
+            # the woken process ends its stream without inventing an end of its own
+            rest = list(stream)
+        assert (before["status"], before["errorCode"]) == ("failed", "abandoned")
+        # a run of the woken process shows that its writer is at work again
+        again = sse.run(http, "echo", sse.body("t2", "tokens:3 delay_ms:0 size:4"))
+        assert again[-1][1]["type"] == "RUN_FINISHED"
+        after = second.stored("t1")
+    assert after["runs"][0] == before
+    assert [run["status"] for run in after["runs"]] == ["failed", "finished"]
+    for seq, event in rest:
+        assert before["events"][seq - 1] == event
 
 
 def taken_over(http: httpx.Client) -> bool:
