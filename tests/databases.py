@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import functools
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -21,6 +22,8 @@ from psycopg import sql
 
 ROOT = Path(__file__).resolve().parent.parent
 POSTGRES = {"host": "127.0.0.1", "port": 5432, "user": os.environ.get("AGUI_POSTGRES_USER", "root")}
+
+OWNED = re.compile(r"agui_(?:template|test|bench)_(\d+)_")
 
 DatabaseKind = Literal["sqlite", "postgres"]
 
@@ -51,6 +54,16 @@ def drop_postgres(name: str) -> None:
     """Drop a database and end whoever is still connected to it; one that is gone already is fine."""
     with psycopg.connect(dbname="postgres", autocommit=True, **POSTGRES) as connection:  # type: ignore[arg-type]
         connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def sweep_postgres() -> None:
+    """Drop what test runs and benchmarks left behind that were killed: their process id is in the name."""
+    with psycopg.connect(dbname="postgres", **POSTGRES) as connection:  # type: ignore[arg-type]
+        names = [name for (name,) in connection.execute("SELECT datname FROM pg_database").fetchall()]
+    for name in names:
+        owner = OWNED.match(name)
+        if owner is not None and not Path(f"/proc/{owner[1]}").exists():
+            drop_postgres(name)
 
 
 def site_environment(database: DatabaseKind, name: str, extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -86,6 +99,7 @@ def manage(*arguments: str, env: Mapping[str, str], timeout: float = 120) -> str
 def _template(database: DatabaseKind) -> str:
     """Return a migrated database with the demo data, made once per test process and removed with it."""
     if database == "postgres":
+        sweep_postgres()
         name = f"agui_template_{os.getpid()}_{uuid.uuid4().hex[:6]}"
         create_postgres(name)
         atexit.register(drop_postgres, name)
