@@ -26,7 +26,9 @@ THREADS = 4
 #: A connection that rested longer than this is tried before it is used: servers and firewalls drop quiet ones.
 REST = 30.0
 #: How long a transaction is tried again on "database is locked", a deadlock or a lost connection.
-RETRY_DEADLINE = 20.0
+RETRY_DEADLINE = 10.0
+#: SQLSTATEs, and classes of them, that pass: serialization, deadlock, lock timeout, shutdown, connection, resources.
+PASSING = frozenset({"40001", "40P01", "55P03", "57P01", "57P02", "57P03", "08", "53"})
 #: How often a transaction is tried again after losing a race for a unique value.
 RACES = 5
 
@@ -170,17 +172,11 @@ def transact(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> 
 
 def passing(error: Exception, connection: BaseDatabaseWrapper) -> bool:
     """Whether the same transaction may succeed a moment later."""
-    cause = error.__cause__
-    if getattr(cause, "sqlstate", None) in {"40001", "40P01", "55P03"}:  # serialization, deadlock, lock timeout
-        return True
     if connection.vendor == "sqlite":
         return "locked" in str(error) or "busy" in str(error)
-    if connection.in_atomic_block:
-        return False
-    if connection.connection is not None and not connection.is_usable():
-        connection.close()
-        return True
-    return connection.connection is None
+    # Without a state the connection itself was lost, or could not be made.
+    state: str | None = getattr(error.__cause__, "sqlstate", None)
+    return state is None or state in PASSING or state[:2] in PASSING
 
 
 _pool: Pool | None = None

@@ -14,6 +14,7 @@ from agui_django.models import Interrupt, Message, Run, RunEvents, StateVersion,
 from agui_django.protocol.codec import encode
 from agui_django.protocol.run_input import build_run_input
 from agui_django.runs.claims import process_name
+from agui_django.runs.closing import close
 from agui_django.runs.database import get_pool
 from agui_django.runs.ledger import state_digest
 from agui_django.runs.requests import AgentPolicy, Opened, StartRequest
@@ -76,7 +77,7 @@ class Given:
     def open(self, policy: AgentPolicy | None = None, **body: Any) -> Opened:
         return self.do(self.store.open_run, self.request(policy, **body))
 
-    def finish(self, opened: Opened, *, status: Any = "finished", events: list[Wire] | None = None, **values: Any) -> bool:
+    def finish(self, opened: Opened, *, status: Any = "finished", **values: Any) -> bool:
         """End a run as the writer would, its events in one row."""
         assert opened.run is not None
         assert opened.setup is not None
@@ -85,16 +86,14 @@ class Given:
         terminal = {"type": "RUN_FINISHED", **ids}
         if status == "failed":
             terminal = {"type": "RUN_ERROR", "message": "x"}
-        log = [{"type": "RUN_STARTED", **ids}, *(events or []), terminal]
+        log = [{"type": "RUN_STARTED", **ids}, terminal]
         row = Row(1, len(log), "\n".join(map(encode, log)), True)
         closing = Closing(status=status, terminal=terminal, **{"spent": True, **values})
-        from agui_django.runs.closing import close
-
         return self.do(close, run.uuid, run.claim, opened.setup.ledger, [row], len(log), closing)
 
-    def turn(self, *messages: Wire, policy: AgentPolicy | None = None, says: list[Wire] | None = None, **body: Any) -> Run:
+    def turn(self, *messages: Wire, says: list[Wire] | None = None, **body: Any) -> Run:
         """A whole run: the user's messages, and what the agent made of them."""
-        opened = self.open(policy, messages=list(messages), **body)
+        opened = self.open(messages=list(messages), **body)
         assert opened.kind == "created"
         assert self.finish(opened, messages=says or [])
         assert opened.run is not None

@@ -15,7 +15,7 @@ from agui_django.protocol.codec import encode
 from agui_django.protocol.errors import ThreadBusy
 from agui_django.protocol.verifier import SequenceVerifier
 from agui_django.runs.requests import Opened
-from tests.runs.given import Given, resolved, user
+from tests.runs.given import Given, resolved, says, user
 
 PARTIAL: list[dict[str, Any]] = [
     {"type": "STEP_STARTED", "stepName": "s", "timestamp": 1_060},
@@ -109,6 +109,6 @@ def test_a_process_that_wakes_after_it_was_reaped_writes_nothing(given: Given) -
     dead = dies(given, opened, PARTIAL, claim="elsewhere")
     assert given.do(given.store.reap, dead.uuid)
     opened.run.claim = claim  # type: ignore[union-attr]
-    assert given.finish(opened, status="cancelled", messages=[{"id": "z", "role": "assistant", "content": "late"}]) is False
+    assert given.finish(opened, status="cancelled", messages=[says("z", "late")]) is False
     assert given.ids == ["u1", "m"]
     assert len(given.log(dead)) == 9

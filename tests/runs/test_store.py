@@ -275,7 +275,7 @@ def test_state_policy_server_ignores_edits(given: Given) -> None:
     assert (opened.setup.state, opened.setup.state_differs) == ({"k": 1}, True)
 
 
-# ---- hydration, repeats, a busy thread --------------------------------------------------------------------------------
+# ---- hydration, repeats, a busy thread ------------------------------------------------------------------------------
 
 
 def test_an_empty_list_is_shown_the_thread(given: Given) -> None:  # case C04
@@ -336,8 +336,9 @@ def test_a_close_writes_everything_that_pages_show(given: Given) -> None:
         {"model": "m", "inputTokens": 10, "outputTokens": 4, "cachedInputTokens": 3, "reasoningTokens": 1},
         {"model": "n", "inputTokens": 5},
     ]
+    activity = {"id": "p", "role": "activity", "activityType": "x", "content": {}}
     assert given.finish(
-        opened, messages=[says("a1", "That  is\nit."), {"id": "p", "role": "activity", "activityType": "x", "content": {}}],
+        opened, messages=[says("a1", "That  is\nit."), activity],
         state={"n": 1}, state_changed=True, usage=usage, tool_calls=2, first_event_ms=7, duration_ms=90,
     )  # fmt: skip
     run, thread = given.run(opened), given.thread
@@ -345,7 +346,8 @@ def test_a_close_writes_everything_that_pages_show(given: Given) -> None:
     assert (run.input_tokens, run.cached_tokens, run.output_tokens, run.reasoning_tokens) == (15, 3, 4, 1)
     assert (thread.input_tokens, thread.output_tokens, thread.last_words) == (15, 4, "That is it.")
     assert (thread.state, thread.state_version) == ('{"n":1}', 2)
-    assert [(row.version, row.origin) for row in StateVersion.objects.order_by("version")] == [(1, "client"), (2, "agent")]
+    versions = StateVersion.objects.order_by("version").values_list("version", "origin")
+    assert list(versions) == [(1, "client"), (2, "agent")]
     assert given.ids == ["u1", "a1", "p"]
     assert run.finished_at is not None
 
