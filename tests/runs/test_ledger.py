@@ -1,0 +1,112 @@
+"""Plain columns made from wire values, and where a new message stands."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from agui_django.runs.ledger import (
+    LAST_WORDS,
+    STEP,
+    TITLE,
+    Ledger,
+    expiry,
+    fingerprint,
+    last_words,
+    readable,
+    state_digest,
+    title,
+    token_totals,
+)
+from agui_django.runs.setup import Failure
+from tests.runs.given import calls, says, tool, user
+
+
+def traceback(line: int = 7, where: str = "/srv/site/shop/agents.py", error: str = "ValueError: boom") -> str:
+    return (
+        "Traceback (most recent call last):\n"
+        '  File "/usr/lib/python3.11/asyncio/tasks.py", line 1, in run\n    await x\n'
+        f'  File "{where}", line {line}, in refund\n    pay()\n'
+        f'  File "/venv/lib/python3.11/site-packages/stripe/api.py", line 99, in pay\n    raise\n{error}\n'
+    )
+
+
+def failure(**values: str) -> str:
+    code = values.pop("code", "agent_exception")
+    return fingerprint(Failure(code=code, reference="r", text="x", traceback=traceback(**values)))  # type: ignore[arg-type]
+
+
+def test_an_error_keeps_its_fingerprint_while_code_moves_and_texts_vary() -> None:
+    assert failure() == failure(error="ValueError: another order") == failure(line="70")
+    assert len({failure(), failure(error="KeyError: 1"), failure(where="/srv/site/b.py"), failure(code="timeout")}) == 4
+    assert fingerprint(Failure("abandoned", "a", "x")) == fingerprint(Failure("abandoned", "b", "y"))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        ({"a": 1, "b": 2}, {"b": 2.0, "a": 1}, True),
+        ([1e20], [100000000000000000000], True),
+        ([True], [1], False),
+        ([None], [], False),
+        ({"a": 10**30}, {"a": 10**30}, True),
+        ({"a": 10**30, "b": [1.0]}, {"b": [1], "a": 10**30}, True),
+        ([[1], 2], [[1, 2]], False),
+    ],
+)
+def test_equal_states_have_equal_digests(one: object, other: object, equal: bool) -> None:
+    assert (state_digest(one) == state_digest(other)) is equal
+
+
+def test_titles_and_last_words_are_one_short_line() -> None:
+    parts = [{"type": "text", "text": "Look\n at"}, {"type": "image", "source": {}}, {"type": "text", "text": "this"}]
+    assert readable(user("u", parts)) == "Look\n at\nthis"
+    assert title([says("a", "Hello"), user("u", parts), user("u2", "later")]) == "Look at this"
+    assert len(title([user("u", "x" * 999)])) == TITLE
+    assert title([user("u", "  ")]) == ""
+    assert last_words([user("u", "one"), says("a", "two  three"), tool("t", "c", "no")]) == "two three"
+    assert len(last_words([says("a", "y" * 5000)])) == LAST_WORDS
+    assert last_words([calls("a", "c")]) == ""
+
+
+def test_parts_of_a_total_are_not_added_to_it() -> None:
+    usage = [{"inputTokens": 10, "cachedInputTokens": 9, "outputTokens": 5, "reasoningTokens": 4}, {"outputTokens": 1}]
+    assert token_totals(usage) == {"input_tokens": 10, "cached_tokens": 9, "output_tokens": 6, "reasoning_tokens": 4}
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2030-01-02T03:04:05Z", datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)),
+        ("2030-01-02T03:04:05+02:00", datetime(2030, 1, 2, 1, 4, 5, tzinfo=UTC)),
+        ("2030-01-02", datetime(2030, 1, 2, tzinfo=UTC)),
+        ("soon", None),
+        (None, None),
+        ("9999-12-31T23:59:59-23:59", None),
+    ],
+)
+def test_expiry_is_read_where_it_is_a_date(text: object, moment: datetime | None) -> None:
+    assert expiry(text) == moment
+
+
+def placed(*messages: tuple[dict[str, object], int]) -> Ledger:
+    ledger = Ledger(thread=1)
+    for message, order in messages:
+        ledger.note(message, order)
+    return ledger
+
+
+def test_a_message_goes_to_the_end_and_a_result_behind_its_call() -> None:
+    ledger = placed((user("u1"), STEP), (calls("a1", "c", "d"), 2 * STEP), (user("u2"), 3 * STEP))
+    assert ledger.place(user("u3")) == (4 * STEP, False)
+    assert ledger.place(tool("t1", "c")) == (2 * STEP + 1, False)
+    assert ledger.place(tool("t2", "d")) == (2 * STEP + 2, False)
+    assert ledger.place(tool("t3", "unknown")) == (5 * STEP, False)
+
+
+def test_rows_move_up_where_there_is_no_gap() -> None:
+    ledger = placed((calls("a1", "c"), 1), (user("u2"), 2), (user("u3"), 3))
+    assert ledger.place(tool("t1", "c")) == (2, True)
+    assert ledger.orders == {"a1": 1, "t1": 2, "u2": 2 + STEP, "u3": 3 + STEP}
+    assert ledger.place(user("u4")) == (3 + 2 * STEP, False)
