@@ -165,8 +165,12 @@ class ToolCall:
             return self._stored(signature.returns)
         try:
             args, kwargs = signature.read(self.name, self.args_text)
-            head = [self._sink.context.sync] if signature.takes_run else []
-            value = fn(*head, *args, **kwargs)
+            if inspect.iscoroutinefunction(fn):
+                head = [self._sink.context] if signature.takes_run else []
+                value = self._sink.wait(functools.partial(fn, *head, *args, **kwargs))
+            else:
+                head = [self._sink.context.sync] if signature.takes_run else []
+                value = fn(*head, *args, **kwargs)
             self.result(value)
         except BaseException as error:
             self.fail(error)

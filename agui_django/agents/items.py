@@ -27,8 +27,6 @@ def any_thread(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S
     @functools.wraps(method)
     def anywhere(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
         sink: RunSink = self._sink  # type: ignore[attr-defined]
-        if get_ident() == sink.thread:
-            return method(self, *args, **kwargs)
         return sink.call(method, self, *args, **kwargs)
 
     return anywhere
@@ -52,7 +50,10 @@ class Block:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._sink.call(self._leave, error)
+        if get_ident() == self._sink.thread:
+            self._leave(error)
+        else:
+            self._sink.call(self._leave, error)
 
     async def __aenter__(self: B) -> B:
         return self.__enter__()
@@ -63,7 +64,10 @@ class Block:
         self.__exit__(kind, error, trace)
 
     def _leave(self, error: BaseException | None) -> None:
-        # In the loop: what a thread wrote before comes first.
+        try:
+            self._sink.settle()  # what threads wrote before comes first
+        except Exception:
+            self._sink.logger.debug("What came before the end of a block was refused", exc_info=True)
         self._left = True
         self._exit(error)
 
@@ -226,6 +230,7 @@ class MessageBlock(Block):
     def _write(self, text: str) -> Awaitable[None]:
         if self._only_reasoning:
             return self._reason(text)
+        self._sink.settle()
         self._usable("run.message() as m")
         if not isinstance(text, str):
             raise TypeError(f"A message takes text, not {type(text).__name__}.")
@@ -240,6 +245,7 @@ class MessageBlock(Block):
         return done
 
     def _reason(self, text: str) -> Awaitable[None]:
+        self._sink.settle()
         self._usable("run.reasoning() as r" if self._only_reasoning else "run.message() as m")
         if not isinstance(text, str):
             raise TypeError(f"Reasoning is text, not {type(text).__name__}.")
@@ -271,6 +277,7 @@ class MessageBlock(Block):
         self._sink.send_closing({"type": "REASONING_END", "messageId": thought})
 
     def _call_delta(self, index: Any, id: str | None, name: str | None, args: str | None) -> Awaitable[None]:
+        self._sink.settle()
         self._usable("run.message() as m")
         if self._skip:
             return READY

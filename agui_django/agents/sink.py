@@ -136,6 +136,9 @@ class RunSink(Protocol):
     def in_thread(self, fn: Callable[[], T]) -> Awaitable[T]:
         """Run a synchronous function in the run's own thread."""
 
+    def settle(self) -> None:
+        """Do what waits: what threads handed over, then edits. At the beginning of whatever emits."""
+
     def post(self, fn: Callable[..., Any], *args: Any) -> None:
         """From another thread: have the loop call this, in order; do not wait.
 

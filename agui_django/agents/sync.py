@@ -6,14 +6,11 @@ once after the run was cancelled.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, TypeVar, cast, overload
-
-from asgiref.sync import async_to_sync
 
 from agui_django.agents.asking import Question
 from agui_django.agents.calls import ToolCall
@@ -274,7 +271,7 @@ class SyncToolCall:
 
     def run(self, fn: Callable[..., Any]) -> Any:
         """Call a function with the arguments, here, and give its value as the result. See `ToolCall.run`."""
-        return self._call.run_here(async_to_sync(fn) if inspect.iscoroutinefunction(fn) else fn)
+        return self._call.run_here(fn)
 
     @overload
     def answer(self) -> str: ...

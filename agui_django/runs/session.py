@@ -173,8 +173,8 @@ class RunSession:
 
     def send(self, event: Wire) -> Awaitable[None]:
         """One of our own events."""
-        if self._busy:
-            self._settle()
+        if self._dirty:
+            self._emit_edits()
         return self._record(self.normaliser.own, event)
 
     def send_closing(self, event: Wire) -> None:
@@ -182,7 +182,7 @@ class RunSession:
         if self.closed:
             return
         try:
-            self._settle()
+            self._emit_edits()
         except Exception:
             logger.debug("Edits before the end of a block were refused", exc_info=True)
         try:
@@ -330,8 +330,10 @@ class RunSession:
         self._busy = False
         if self.inbox:
             self.inbox.drain()
-        if not self._dirty:
-            return
+        if self._dirty:
+            self._emit_edits()
+
+    def _emit_edits(self) -> None:
         dirty, self._dirty = self._dirty, {}
         for document, emit in dirty.items():
             edits = document.take()
@@ -343,8 +345,8 @@ class RunSession:
                 self._busy = True
 
     def settle(self) -> None:
-        """Emit what waits; at the end of the agent's function."""
-        if self._busy:
+        """Do what waits: what threads handed over, then edits."""
+        if self._busy and not self.closed:
             self._settle()
 
     def _rung(self) -> None:
@@ -370,6 +372,8 @@ class RunSession:
     def call(self, fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Have the loop call this, in order, and wait for what it gives; from any thread."""
         if get_ident() == self.thread:
+            if self._busy and not self.closed:
+                self._settle()
             return fn(*args, **kwargs)
         future: Future[T] = Future()
         self.inbox.put(future, fn, args, kwargs)

@@ -41,6 +41,7 @@ class Inbox:
         self._jobs: deque[tuple[int, Future[Any] | None, Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = deque()
         self._changed = Condition()
         self._rung = False
+        self._draining = False
         self._closed = False
         self._reason: str | None = None
         self._calls = 0  # how many cancels there were
@@ -105,8 +106,17 @@ class Inbox:
     # ---- the loop's side ----
 
     def drain(self) -> None:
-        """Do what was handed over so far."""
+        """Do what was handed over so far; what is done may come here again, and is not interrupted by the next."""
         self._rung = False
+        if self._draining:
+            return
+        self._draining = True
+        try:
+            self._drain()
+        finally:
+            self._draining = False
+
+    def _drain(self) -> None:
         jobs = self._jobs
         was_full = len(jobs) >= LIMIT
         while jobs:

@@ -303,7 +303,8 @@ def test_the_short_way_takes_plain_deltas_of_open_items_only():
         '{"type":"TEXT_MESSAGE_CONTENT","messageId":"m","delta":"more \u00fc","timestamp":1700}'
     )
     for event in (
-        text("CONTENT", delta=""), text("CONTENT", delta=7), text("CONTENT", delta="\0"), text("CONTENT", delta="\ud800"),
+        text("CONTENT", delta=""), text("CONTENT", delta=7), text("CONTENT", delta="\0"),
+        text("CONTENT", delta="\ud800"),
         text("CONTENT"), {**text("CONTENT", delta="x"), "messageId": "other"}, {**text("CONTENT"), "messageId": []},
         text("CONTENT", delta="x", metadata={}), text("END"), {"type": []}, 7, None,
     ):  # fmt: skip

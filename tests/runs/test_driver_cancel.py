@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -102,10 +103,8 @@ async def test_check_is_for_work_that_emits_nothing():
 
 async def test_swallowing_a_cancel_changes_nothing():
     async def agent(run: RunContext) -> str:
-        try:
+        with contextlib.suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            pass
         await run.say("I go on")
         return "result"
 
@@ -238,9 +237,7 @@ async def test_a_thread_that_waits_for_room_is_released():
     control = RunControl()
     log = Behind()
     setup = RunSetup("r", "t", "address", "agent", {}, turn="turn")
-    task = asyncio.ensure_future(
-        drive(AgentEntry("agent", agent), setup, log, control, DriveOptions(5, None, 1))
-    )
+    task = asyncio.ensure_future(drive(AgentEntry("agent", agent), setup, log, control, DriveOptions(5, None, 1)))
     await asyncio.to_thread(waiting.wait, 5)
     await asyncio.sleep(0.05)
     control.cancel("user")
