@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any, Final
 
 import orjson
+from ag_ui.core import ReasoningMessageContentEvent, TextMessageContentEvent, ToolCallArgsEvent
 from pydantic import BaseModel
 
 from agui_django.protocol.chunks import ChunkExpander
@@ -27,6 +28,13 @@ Wire = dict[str, Any]
 _KIND_OF_DELTA: Final = {family.continues: family for family in FAMILIES.values() if family.continues}
 _KIND_OF_END: Final = {family.closes: family for family in FAMILIES.values() if family.continues}
 _KIND_OF_START: Final = {family.opens: family for family in FAMILIES.values() if family.continues}
+#: The official models of deltas -> type and the attribute of the id; and what makes one take the long way.
+_DELTA_MODELS: Final = {
+    TextMessageContentEvent: ("TEXT_MESSAGE_CONTENT", "message_id"),
+    ToolCallArgsEvent: ("TOOL_CALL_ARGS", "tool_call_id"),
+    ReasoningMessageContentEvent: ("REASONING_MESSAGE_CONTENT", "message_id"),
+}
+_UNPLAIN: Final = ("timestamp", "raw_event", "metadata", "subagent_run_id")
 #: What a START that reopens an item repeats of the one that opened it.
 _OPENER_FIELDS: Final = ("role", "name", "toolCallName", "parentMessageId", "subagentRunId")
 
@@ -108,7 +116,9 @@ class Normaliser:
 
     def fast(self, event: Any) -> str | None:
         """The wire text of a plain delta of an open item, taken on the short way; None: use `accept`."""
-        if type(event) is not dict or len(event) != 3:
+        if type(event) is not dict:
+            return self._fast_model(event)
+        if len(event) != 3:
             return None
         known = self._deltas.get(event.get("type"))  # type: ignore[arg-type]  # None is simply not in it
         if known is None:
@@ -116,6 +126,17 @@ class Normaliser:
         item_id = event.get(known[0])
         item = known[1].get(item_id) if type(item_id) is str else None
         return None if item is None else self.piece(item, event.get("delta"))
+
+    def _fast_model(self, event: Any) -> str | None:
+        known = _DELTA_MODELS.get(type(event))
+        if known is None or event.__pydantic_extra__:
+            return None
+        values = event.__dict__
+        for name in _UNPLAIN:
+            if values[name] is not None:
+                return None
+        item = self._deltas[known[0]][1].get(values[known[1]])
+        return None if item is None else self.piece(item, values["delta"])
 
     def piece(self, item: Delta, delta: Any) -> str | None:
         """The wire text of a delta of an item from `delta_of`; None: use `accept`."""
@@ -200,7 +221,17 @@ class Normaliser:
         delta = event.get("delta")
         if type(delta) is str and delta != wire["delta"]:
             wire["delta"] = delta  # half a character at its end may find its other half
-        return omit_nulls(wire)
+        return wire
+
+    def _enforce(self, wire: Wire) -> Wire | None:
+        try:
+            return enforce(wire, self._warn)
+        except ProtocolViolation:
+            # Nulls where a field is unset are repaired; looked for only here, as they are rare.
+            slim = omit_nulls(wire)
+            if slim is wire:
+                raise
+            return enforce(slim, self._warn)
 
     def _refused(self, error: ProtocolViolation) -> ProtocolViolation:
         self.violation = self.violation or error
@@ -210,7 +241,7 @@ class Normaliser:
     # ---- the long way --------------------------------------------------------------------------------------------
 
     def _admit(self, event: Wire, applied: bool = False) -> list[Wire]:
-        enforced = enforce(event, self._warn)
+        enforced = self._enforce(event)
         if enforced is None:
             return []
         if enforced["type"] == "RUN_STARTED":
@@ -349,7 +380,7 @@ class Normaliser:
 
     def _absorb_terminal(self, event: Wire) -> list[Wire]:
         closing = self.close_chunks()
-        enforced = enforce(event, self._warn)
+        enforced = self._enforce(event)
         if enforced is None:
             return closing
         if enforced["type"] == "RUN_FINISHED":
