@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.db.models import F
-from django.db.models.functions import Now
 from django.utils import timezone
 
 from agui_django.models import Interrupt, Message, Run, RunEvents, StateVersion, Thread
 from agui_django.protocol.codec import encode
+from agui_django.runs import sql
 from agui_django.runs.database import database_alias, transact
 from agui_django.runs.ledger import (
     STEP,
@@ -67,20 +67,22 @@ def close_here(uuid: UUID, claim: str, ledger: Ledger, rows: Sequence[Row], last
     """
     alias = database_alias()
     version = _update_thread(alias, ledger, closing)
-    mine = Run.objects.using(alias).filter(uuid=uuid, claim=claim, status=Run.Status.RUNNING)
-    if not mine.update(**run_values(closing, last_seq)):
+    values = run_values(closing, last_seq)
+    if not sql.update(alias, Run, values, uuid=uuid, claim=claim, status=Run.Status.RUNNING):
         raise Taken
-    if rows:
-        RunEvents.objects.using(alias).bulk_create([RunEvents(run_id=uuid, **row._asdict()) for row in rows])
+    sql.insert(alias, RunEvents, [{"run_id": uuid, **row._asdict()} for row in rows])
     _write_messages(alias, uuid, ledger, closing)
     if version is not None:
-        StateVersion.objects.using(alias).create(
-            thread_id=ledger.thread,
-            run_id=uuid,
-            version=version,
-            state=encode(closing.state),
-            digest=state_digest(closing.state),
-            origin=StateVersion.Origin.AGENT,
+        sql.insert_row(
+            alias,
+            StateVersion(
+                thread_id=ledger.thread,
+                run_id=uuid,
+                version=version,
+                state=encode(closing.state),
+                digest=state_digest(closing.state),
+                origin=StateVersion.Origin.AGENT,
+            ),
         )
     if closing.interrupts:
         Interrupt.objects.using(alias).bulk_create(_interrupts(uuid, ledger, closing))
@@ -100,7 +102,7 @@ def run_values(closing: Closing, last_seq: int) -> dict[str, Any]:
     terminal = closing.terminal
     values: dict[str, Any] = {
         "status": closing.status,
-        "heartbeat": Now(),
+        "heartbeat": sql.NOW,
         "finished_at": timezone.now(),
         "last_seq": last_seq,
         "duration_ms": closing.duration_ms,
@@ -129,20 +131,19 @@ def run_values(closing: Closing, last_seq: int) -> dict[str, Any]:
 
 def _update_thread(alias: str, ledger: Ledger, closing: Closing) -> int | None:
     """Update the thread's row, which locks it first; returns the number of the state's new version."""
-    threads = Thread.objects.using(alias).filter(pk=ledger.thread)
     values: dict[str, Any] = {"updated_at": timezone.now()}
     totals = token_totals(closing.usage)
     for column in ("input_tokens", "output_tokens"):
         if totals[column]:
-            values[column] = F(column) + totals[column]
+            values[column] = sql.Plus(totals[column])
     if words := last_words(closing.messages):
         values["last_words"] = words
     version = None
     if closing.state_changed:
-        locked = threads.select_for_update(no_key=True).values_list("state_version", flat=True)
-        version = (locked.first() or 0) + 1
+        threads = Thread.objects.using(alias).select_for_update(no_key=True).filter(pk=ledger.thread)
+        version = (threads.values_list("state_version", flat=True).first() or 0) + 1
         values |= {"state": encode(closing.state), "state_version": version}
-    threads.update(**values)
+    sql.update(alias, Thread, values, id=ledger.thread)
     return version
 
 
@@ -170,18 +171,17 @@ def _write_messages(alias: str, uuid: UUID, ledger: Ledger, closing: Closing) ->
 
 def store_messages(alias: str, uuid: UUID, ledger: Ledger, messages: Iterable[Wire]) -> None:
     """Store new messages of a run; a tool message goes directly behind its call, others to the end."""
-    rows: list[Message] = []
+    rows: list[dict[str, Any]] = []
     for message in messages:
         order, shift = ledger.place(message)
         if shift:
             later = Message.objects.using(alias).filter(thread=ledger.thread, order__gte=order)
             later.update(order=F("order") + STEP)
             for row in rows:
-                row.order = ledger.orders[row.message_id]
-        rows.append(
-            Message(thread_id=ledger.thread, run_id=uuid, message_id=message["id"], order=order, **columns(message))
-        )
-    Message.objects.using(alias).bulk_create(rows)
+                row["order"] = ledger.orders[row["message_id"]]
+        place = {"thread_id": ledger.thread, "run_id": uuid, "message_id": message["id"], "order": order}
+        rows.append(place | columns(message))
+    sql.insert(alias, Message, rows)
 
 
 def columns(message: Wire) -> dict[str, Any]:

@@ -8,17 +8,17 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 from django.db.models import BooleanField, Case, Q, When
-from django.db.models.functions import Now
 from django.utils import timezone
 
 from agui_django.models import Interrupt, Message, Run, StateVersion, Thread
 from agui_django.protocol.codec import clean, decode, encode
 from agui_django.protocol.errors import ThreadBusy
 from agui_django.protocol.json_patch import json_equal
-from agui_django.runs import history, reaping, resume
+from agui_django.runs import history, reaping, resume, sql
 from agui_django.runs.closing import store_messages
 from agui_django.runs.ledger import Ledger, last_words, state_digest, title
 from agui_django.runs.requests import Hydration, Opened, StartRequest
@@ -50,8 +50,8 @@ class Opening:
             RequestError: it cannot be served.
             ResumeError: its answers cannot be taken.
         """
-        threads = Thread.objects.using(self.alias).select_for_update(no_key=True)
-        thread = threads.filter(scope=self.request.scope, thread_id=self.request.run_input.thread_id).first()
+        where = [self.request.scope, self.request.run_input.thread_id]
+        thread = next(iter(Thread.objects.using(self.alias).raw(_locked_thread(self.alias), where)), None)
         if thread is None:
             plan = resume.Plan()
             return self._create(None, plan, self._reconcile(plan))
@@ -165,7 +165,7 @@ class Opening:
             store_messages(self.alias, uid, self.ledger, added)
         resume.carry_out(self.alias, plan, run, self.request.actor or self.request.user, self.now)
         if edited or (fresh and thread.state_version):
-            StateVersion.objects.using(self.alias).create(
+            made = StateVersion(
                 thread=thread,
                 run=run,
                 version=thread.state_version,
@@ -173,6 +173,7 @@ class Opening:
                 digest=state_digest(state),
                 origin=StateVersion.Origin.CLIENT if edited else StateVersion.Origin.AGENT,
             )
+            sql.insert_row(self.alias, made)
         by_id = {message["id"]: message for message in [*found.kept, *added]}
         messages = [by_id[key] for _, key in sorted((order, key) for key, order in self.ledger.orders.items())]
         setup = self._setup(run, thread, messages, found.new, state, plan.entries)
@@ -230,7 +231,7 @@ class Opening:
         if (thread is None or not thread.title) and (text := title(found.new)):
             values["title"] = text
         if thread is None:
-            return Thread.objects.using(self.alias).create(
+            thread = Thread(
                 scope=self.request.scope,
                 thread_id=self.request.run_input.thread_id,
                 owner=_row(self.request.owner),
@@ -239,9 +240,11 @@ class Opening:
                 created_at=self.now,
                 **values,
             )
+            sql.insert_row(self.alias, thread)
+            return thread
         if edited:
             values |= {"state": encode(state), "state_version": thread.state_version + 1}
-        Thread.objects.using(self.alias).filter(pk=thread.pk).update(**values)
+        sql.update(self.alias, Thread, values, id=thread.pk)
         for name, value in values.items():
             setattr(thread, name, value)
         return thread
@@ -269,10 +272,9 @@ class Opening:
             input=encode(stored),
             turn=turn,
             resumed_run=plan.run or request.resumed_run,
-            heartbeat=Now(),
+            heartbeat=self.now,
         )
-        run.save(using=self.alias, force_insert=True)
-        run.heartbeat = self.now
+        sql.insert_row(self.alias, run, heartbeat=sql.NOW)
         return run
 
     def _setup(
@@ -306,6 +308,15 @@ class Opening:
 
     def _opened(self, kind: Any, **values: Any) -> Opened:
         return Opened(kind, warnings=self.warnings, **values)
+
+
+@cache
+def _locked_thread(alias: str) -> str:
+    """The statement that finds and locks a thread, compiled once: it is the first of every run."""
+    threads = Thread.objects.using(alias).select_for_update(no_key=True).filter(scope="", thread_id="")
+    statement, params = threads.query.get_compiler(alias).as_sql()
+    assert params == ("", "")  # noqa: S101 - scope and id, in this order
+    return str(statement)
 
 
 def _row(user: Any) -> Any:

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from django.db import DatabaseError, IntegrityError, InterfaceError, OperationalError, transaction
-from django.db.models.functions import Now
 
 from agui_django.conf import settings
 from agui_django.protocol.errors import RunClosed
+from agui_django.runs import sql
 from agui_django.runs.database import Pool, get_pool
 from agui_django.runs.setup import Closing
 
@@ -185,11 +185,12 @@ class Writer:
         held: set[UUID] = set()
         for claim in {recorder.claim for recorder in found}:
             wanted = [recorder.uuid for recorder in found if recorder.claim == claim]
-            mine = Run.objects.using(self.pool.alias).filter(uuid__in=wanted, claim=claim, status=Run.Status.RUNNING)
-            if mine.update(heartbeat=Now()) == len(wanted):
+            mine = {"claim": claim, "status": Run.Status.RUNNING}
+            if sql.update(self.pool.alias, Run, {"heartbeat": sql.NOW}, uuid=wanted, **mine) == len(wanted):
                 held.update(wanted)
             else:
-                held.update(mine.values_list("uuid", flat=True))
+                rows = Run.objects.using(self.pool.alias).filter(uuid__in=wanted, **mine)
+                held.update(rows.values_list("uuid", flat=True))
         return held
 
     def _close(self, item: Item, closing: Closing) -> None:
@@ -287,8 +288,8 @@ def insert(alias: str, items: Iterable[Item]) -> None:
     """Store the rows of several runs in one statement."""
     from agui_django.models import RunEvents
 
-    RunEvents.objects.using(alias).bulk_create(
-        [RunEvents(run_id=item.recorder.uuid, **row._asdict()) for item in items for row in item.rows]
+    sql.insert(
+        alias, RunEvents, [{"run_id": item.recorder.uuid, **row._asdict()} for item in items for row in item.rows]
     )
 
 

@@ -1,0 +1,90 @@
+"""Statements made once write the very rows that the ORM writes."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import models
+from django.utils import timezone
+
+from agui_django.models import Interrupt, Message, Run, RunEvents, StateVersion, Thread
+from agui_django.runs import sql
+from agui_django.runs.database import database_alias
+from tests.runs.given import Given
+
+MOMENT = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+
+
+def values(model: type[models.Model], pk: Any) -> dict[str, Any]:
+    row = model._default_manager.filter(pk=pk).values().get()
+    return {name: value for name, value in row.items() if name not in ("id", "uuid")}
+
+
+def samples(given: Given) -> list[models.Model]:
+    """A row of each table, with every kind of value in it."""
+    thread = Thread.objects.create(scope="s", thread_id="t", owner=given.owner, agent="x")
+    run = Run.objects.create(thread=thread, run_id="r", digest="d", agent="x", input="{}", turn="t")
+    return [
+        Thread(scope="a", thread_id="\u00fc %s 'q'", agent="x", state='{"k":"%"}', archived=True, updated_at=MOMENT),
+        Run(
+            thread=thread, run_id="r2", digest="d", agent="x", input="{}", turn="t", user=given.owner, resumed_run=run,
+            status=Run.Status.CANCELLED, started_at=MOMENT, duration_ms=2**40, created_at=MOMENT, heartbeat=MOMENT,
+        ),
+        RunEvents(run=run, first_seq=1, last_seq=2, text="{}\n{}", plain=False),
+        Message(thread=thread, message_id="m", role="user", wire="{}", order=7, run=run, created_at=MOMENT),
+        StateVersion(
+            thread=thread, run=None, version=1, state="{}", origin=StateVersion.Origin.STAFF, created_at=MOMENT,
+        ),
+        Interrupt(
+            thread=thread, run=run, interrupt_id="i", key="i", reason="x", wire="{}", expires_at=MOMENT,
+            created_at=MOMENT,
+        ),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_a_row_is_inserted_as_save_would(given: Given, number: int) -> None:
+    sample = samples(given)[number]
+    model = type(sample)
+    if isinstance(sample, Run):
+        sample.uuid = uuid.uuid4()
+    sql.insert_row(database_alias(), sample)
+    assert sample._state.adding is False
+    ours = values(model, sample.pk)
+    model._default_manager.filter(pk=sample.pk).delete()
+    sample.pk = uuid.uuid4() if isinstance(sample, Run) else None
+    sample._state.adding = True
+    sample.save()
+    assert ours == values(model, sample.pk)
+
+
+def test_rows_take_the_defaults_of_what_they_leave_out(given: Given) -> None:
+    thread = Thread.objects.create(scope="s", thread_id="t", agent="x")
+    rows = [
+        {"thread_id": thread.pk, "message_id": f"m{n}", "role": "user", "wire": "{}", "order": n} for n in range(250)
+    ]
+    sql.insert(database_alias(), Message, rows)
+    sql.insert(database_alias(), Message, [])
+    assert Message.objects.count() == 250
+    last = Message.objects.get(message_id="m249")
+    assert (last.order, last.search_text, last.run, last.superseded_by) == (249, "", None, None)
+    assert abs(last.created_at - timezone.now()) < timedelta(minutes=1)
+
+
+def test_an_update_says_how_many_rows_it_met(given: Given) -> None:
+    thread = Thread.objects.create(scope="s", thread_id="t", agent="x", input_tokens=5)
+    run = {"digest": "d", "agent": "x", "input": "{}", "turn": "t", "status": "finished"}
+    runs = [Run.objects.create(thread=thread, run_id=f"r{n}", claim="me", heartbeat=MOMENT, **run) for n in range(3)]
+    wanted = [row.uuid for row in runs[:2]]
+    alias = database_alias()
+    assert sql.update(alias, Run, {"heartbeat": sql.NOW}, uuid=wanted, claim="me", status=Run.Status.FINISHED) == 2
+    assert sql.update(alias, Run, {"heartbeat": sql.NOW}, uuid=wanted, claim="you") == 0
+    beats = [Run.objects.get(pk=row.pk).heartbeat for row in runs]
+    assert beats[2] == MOMENT
+    assert all(abs(beat - timezone.now()) < timedelta(minutes=1) for beat in beats[:2])
+    assert sql.update(alias, Thread, {"input_tokens": sql.Plus(7), "title": "%s"}, id=thread.pk) == 1
+    thread.refresh_from_db()
+    assert (thread.input_tokens, thread.title) == (12, "%s")
