@@ -6,32 +6,22 @@ looked up inside the caller's scope, so that a foreign one answers as an unknown
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Callable, Sequence
-from inspect import isawaitable
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
-from django.utils import timezone, translation
 from django.utils.encoding import escape_uri_path
 
-from agui_django.access import AccessPolicy, Caller, Verdict, get_policy
-from agui_django.agents.registry import AgentEntry, all_agents, get_agent
+from agui_django.access import AccessPolicy, Verdict, get_policy
+from agui_django.agents.registry import AgentEntry, all_agents
 from agui_django.models import Run
 from agui_django.protocol.errors import Draining, InvalidInput, NotFound, PermissionRefused
-from agui_django.protocol.run_input import RunInput, parse_run_input
 from agui_django.runs import stream, supervisor
 from agui_django.runs.database import database_alias, get_pool
 from agui_django.runs.engine import Start, get_engine
-from agui_django.runs.requests import Opened, StartRequest
-from agui_django.transports import requests, sse
-
-logger = logging.getLogger("agui_django.request")
-
-#: Bodies larger than this are parsed in a thread: the loop has other clients.
-LARGE = 128 * 1024
+from agui_django.runs.requests import Opened
+from agui_django.transports import requests, sse, starts
 
 
 @requests.endpoint("GET", "HEAD")
@@ -47,7 +37,7 @@ async def index(request: HttpRequest, **_: Any) -> HttpResponseBase:
     return requests.json_response(
         {
             "protocolVersion": stream.PROTOCOL_VERSION,
-            "agents": [_described(request, entry) for entry, verdict in asked if await _settled(verdict)],
+            "agents": [_described(request, entry) for entry, verdict in asked if await starts.settled(verdict)],
         }
     )
 
@@ -73,19 +63,11 @@ async def run_agent(request: HttpRequest, name: str, **_: Any) -> HttpResponseBa
     if supervisor.draining():
         raise Draining
 
-    def ask() -> tuple[Caller, AgentEntry, Verdict]:
-        policy = get_policy()
-        caller = policy.enter(request)
-        entry = get_agent(name)
-        return policy.with_context(caller, request), entry, policy.may_run(caller.user, entry)
-
-    caller, entry, verdict = await get_pool().run(ask)
-    if not await _settled(verdict):
-        raise PermissionRefused
-    run_input = await _parsed(requests.read_body(request))
-    start = get_engine().begin(_start_request(caller, entry, run_input))
+    caller, entry = await starts.admit(request, name)
+    run_input = await starts.parsed(requests.read_body(request))
+    start = get_engine().begin(starts.start_request(caller, entry, run_input, "sse"))
     opened = await start.opened()
-    _log_warnings(opened, run_input)
+    starts.log_warnings(opened, run_input)
     return _response(request, start, opened, legacy=run_input.legacy)
 
 
@@ -119,16 +101,6 @@ async def cancel_run(request: HttpRequest, run: str, **_: Any) -> HttpResponseBa
 # ---- parts ----------------------------------------------------------------------------------------------------------
 
 
-async def _settled(verdict: Verdict) -> bool:
-    return bool(await verdict) if isawaitable(verdict) else verdict
-
-
-async def _parsed(body: bytes) -> RunInput:
-    if len(body) <= LARGE:
-        return parse_run_input(body)
-    return await asyncio.get_running_loop().run_in_executor(None, parse_run_input, body)
-
-
 async def _find(request: HttpRequest, run: str, may: Callable[[AccessPolicy, Any, Run], bool] | None = None) -> Run:
     """A run of the caller's scope, which they may see.
 
@@ -150,35 +122,12 @@ async def _find(request: HttpRequest, run: str, may: Callable[[AccessPolicy, Any
     return await get_pool().run(ask)
 
 
-def _start_request(caller: Caller, entry: AgentEntry, run_input: RunInput) -> StartRequest:
-    user = caller.user if getattr(caller.user, "is_authenticated", False) else None
-    return StartRequest(
-        scope=caller.scope,
-        owner=user,
-        user=user,
-        agent=entry,
-        run_input=run_input,
-        transport="sse",
-        extra=caller.extra,
-        language=translation.get_language() or "",
-        time_zone=timezone.get_current_timezone_name(),
-    )
-
-
 def _response(request: HttpRequest, start: Start, opened: Opened, *, legacy: bool) -> HttpResponseBase:
-    if opened.kind == "refused":
-        assert opened.error is not None  # noqa: S101 - the kind says so
-        return sse.stream_response(stream.tell(stream.refusal(opened.error), legacy=legacy))
-    if opened.kind == "hydration":
-        assert opened.hydration is not None  # noqa: S101 - the kind says so
-        return sse.stream_response(stream.tell(stream.restated(opened.hydration), legacy=legacy))
-    run = opened.run
-    assert run is not None  # noqa: S101 - the kind says so
-    events: stream.Batches = stream.follow(run.pk, legacy=legacy, last=run.last_seq if run.ended else None)
-    if opened.kind == "joined" and opened.hydration is not None:
-        events = stream.join(opened.hydration, events, legacy=legacy)
+    events = starts.batches(opened, legacy=legacy)
+    if opened.run is None:
+        return sse.stream_response(events)
     # Only the client that started a run takes it with it when it leaves; a watcher does not.
-    return sse.stream_response(events, location=_location(request, run), on_leave=start.leave)
+    return sse.stream_response(events, location=_location(request, opened.run), on_leave=start.leave)
 
 
 def _location(request: HttpRequest, run: Run) -> str:
@@ -200,10 +149,3 @@ def _described(request: HttpRequest, entry: AgentEntry) -> dict[str, Any]:
             else {}
         ),
     }
-
-
-def _log_warnings(opened: Opened, run_input: RunInput) -> None:
-    warnings: Sequence[str] = [*run_input.warnings, *opened.warnings]
-    if warnings:
-        # At most some: a hostile request has thousands of unknown fields.
-        logger.warning("Run %s: %s", opened.run.pk if opened.run else "-", "; ".join(warnings[:20]))
