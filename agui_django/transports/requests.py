@@ -33,6 +33,7 @@ from agui_django.protocol.errors import (
     UnsupportedMediaType,
 )
 from agui_django.protocol.run_input import check_version, is_legacy
+from agui_django.transports.threads import release_request_thread
 
 logger = logging.getLogger("agui_django.request")
 
@@ -59,6 +60,8 @@ def endpoint(*methods: str) -> Callable[[View], View]:
                     raise AsgiRequired
                 if methods and request.method not in methods:
                     raise MethodRefused
+                # From here on the request waits for our own threads; a crowd that waits must not hold one each.
+                release_request_thread()
                 return await view(request, *args, **kwargs)
             except AgUiError as error:
                 response = error_response(request, error)

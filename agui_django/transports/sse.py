@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from asgiref.sync import SyncToAsync
-from django.db import connections
 from django.http import StreamingHttpResponse
 
 from agui_django.runs.stream import Batches, Frame
+from agui_django.transports.threads import release_request_thread
 
 OPENING = b":\n\n"
 HEARTBEAT = b": heartbeat\n\n"
@@ -88,18 +87,3 @@ def stream_response(
     if location:
         response["Content-Location"] = location
     return response
-
-
-def release_request_thread() -> None:
-    """End the thread that Django keeps for a request's synchronous code, and its connections.
-
-    It would live as long as the stream: one thread per open stream, and a database connection where a middleware used
-    the ORM. What runs synchronously after the stream (signals, closers) gets a new thread for that moment.
-    """
-    context = SyncToAsync.thread_sensitive_context.get(None)
-    if context is None:
-        return
-    executor = SyncToAsync.context_to_thread_executor.pop(context, None)
-    if executor is not None:
-        executor.submit(connections.close_all)
-        executor.shutdown(wait=False)

@@ -64,7 +64,7 @@ class Exchange:
 
     async def _send(self, message: Any) -> None:
         if self._left.is_set():
-            raise OSError("the client has gone")
+            return  # as uvicorn and Daphne do it
         async with self._arrived:
             if message["type"] == "http.response.start":
                 self.status = message["status"]
