@@ -19,6 +19,7 @@ from agui_django.protocol.errors import (
     ResumeIncomplete,
     ResumeInvalid,
 )
+from agui_django.runs import resume
 from agui_django.runs.requests import AgentPolicy
 from tests.runs.given import Given, calls, cancelled, counted, resolved, says, tool, user
 
@@ -196,14 +197,14 @@ def test_of_two_racing_resumes_exactly_one_runs(given: Given) -> None:
     given.asked({"id": "i1"})
     barrier, kinds = threading.Barrier(2), []
 
-    def resume(number: int) -> None:
+    def answer(number: int) -> None:
         barrier.wait(10)
         try:
             kinds.append(given.open(runId=f"race{number}", messages=[], resume=[resolved("i1", number)]).kind)
         except Exception as error:
             kinds.append(type(error).__name__)
 
-    threads = [threading.Thread(target=resume, args=[number]) for number in range(2)]
+    threads = [threading.Thread(target=answer, args=[number]) for number in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -300,3 +301,17 @@ def test_statements_of_a_resume(given: Given) -> None:
     with counted() as statements:
         given.open(messages=[], resume=[resolved("i1"), resolved("i2")])
     assert len(statements) <= 9, statements.sql
+
+
+def test_a_question_that_was_closed_meanwhile_is_not_answered(given: Given) -> None:
+    given.asked({"id": "i1"}, {"id": "i2"})
+    request = given.request(messages=[], resume=[resolved("i1"), resolved("i2")])
+    thread, run, now = given.thread, Run.objects.get(), timezone.now()
+
+    def late() -> None:
+        judged = resume.plan("default", thread, request, open_runs=[run], now=now, warn=[].append)
+        Interrupt.objects.filter(interrupt_id="i2").update(status="cancelled")
+        with pytest.raises(ResumeConflict):
+            resume.carry_out("default", judged, run, given.owner, now)
+
+    given.do(late)
