@@ -74,7 +74,7 @@ class AgentEntry:
 
     def make(self) -> Callable[..., Any]:
         """The callable for one run: of a class, the ``run`` of a new instance."""
-        target = self.target() if inspect.isclass(self.target) else self.target
+        target: Any = self.target() if inspect.isclass(self.target) else self.target
         run: Callable[..., Any] = target if _is_function(target) else getattr(target, "run", target)
         return run
 

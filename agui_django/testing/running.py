@@ -1,44 +1,31 @@
-"""Test doubles for sites: run an agent in memory, script one, check that a stream is legal.
-
-Law: `run_agent` goes through the engine's own driver; only the log is a list, and nothing touches the database.
-"""
+"""`run_agent`: an agent's runs in memory, through the engine's own driver."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
-from ag_ui.core import Event as OfficialEvent
-from ag_ui.core import Interrupt, Message, RunAgentInput
+from ag_ui.core import Interrupt, Message
 from django.contrib.auth.models import AnonymousUser
 from django.utils import timezone
 from pydantic import TypeAdapter
 
 from agui_django.agents.asking import json_default
-from agui_django.agents.calls import text_of
-from agui_django.agents.context import RunContext
-from agui_django.agents.registry import AgentEntry, AgentOptions, get_agent, swap
-from agui_django.agents.sink import Event
+from agui_django.agents.registry import AgentEntry, AgentOptions, get_agent
 from agui_django.protocol.codec import clean, decode, encode
 from agui_django.protocol.consumer import Consumer
-from agui_django.protocol.errors import AgentFlood, LogLimit, RunClosed
 from agui_django.protocol.interrupts import OpenInterrupt, plan_resume
 from agui_django.protocol.run_input import build_run_input
 from agui_django.runs.driver import DriveOptions, RunControl, drive
 from agui_django.runs.setup import Answer, Closing, Failure, RunSetup, Wire
+from agui_django.testing.memory import MemoryLog
 
-_OFFICIAL: TypeAdapter[Any] = TypeAdapter(OfficialEvent)
 _MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
-
-
-# ---- running ---------------------------------------------------------------------------------------------------------
 
 
 async def run_agent(
@@ -320,158 +307,6 @@ class _Case:
         return AgentRun([decode(text) for text in log.texts], log.texts, closing, setup, self)
 
 
-class MemoryLog:
-    """A run's log as a list; what was appended is stored at the loop's next turn, as if by a fast writer.
-
-    Args:
-        max_log: bytes it takes.
-    """
-
-    def __init__(self, max_log: int = 64 * 1024 * 1024) -> None:
-        self.texts: list[str] = []
-        self.plain: list[bool] = []
-        self._max_log = max_log
-        self._bytes = 0
-        self._stored = 0
-        self._spare = 1_000
-        self._limited = self._ended = self._scheduled = False
-        self._loop = asyncio.get_running_loop()
-
-    def append(self, text: str, *, plain: bool, urgent: bool = False) -> None:
-        """Add one event's wire text."""
-        if self._ended:
-            raise RunClosed
-        if self._limited:
-            # As much as ends a run in order.
-            self._spare -= 1
-            if self._spare < 0:
-                raise RunClosed
-        else:
-            self._bytes += len(text)
-            if self._bytes > self._max_log:
-                self._limited = True
-                raise LogLimit
-            if len(self.texts) - self._stored >= 20_000:
-                self._limited = True
-                raise AgentFlood
-        self.texts.append(text)
-        self.plain.append(plain)
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._store)
-
-    def _store(self) -> None:
-        self._scheduled = False
-        self._stored = len(self.texts)
-
-    def crowded(self) -> bool:
-        """Whether over 2,048 events are not stored yet."""
-        return len(self.texts) - self._stored > 2_048
-
-    def room(self) -> Awaitable[None]:
-        """Wait until they are."""
-        return _LoopTurn()
-
-    def flush(self) -> Awaitable[None]:
-        """Wait until all so far is stored."""
-        return _LoopTurn()
-
-    def close(self, closing: Closing) -> None:
-        """Add the terminal event; nothing comes after it."""
-        self.texts.append(encode(closing.terminal))
-        self._ended = True
-
-
-class _LoopTurn:
-    def __await__(self) -> Generator[Any, Any, None]:
-        yield
-
-
-# ---- scripts ---------------------------------------------------------------------------------------------------------
-
-
-class ScriptedAgent:
-    """An agent that does what a list says; shared by runs, which it remembers.
-
-    Args:
-        script: for each step an event to yield, an exception to raise, or a callable that takes the run: it may be
-            asynchronous, and what it returns, unless None, is yielded. RUN_STARTED and RUN_FINISHED get the run's ids.
-
-    Attributes:
-        inputs: what each run was started with.
-    """
-
-    def __init__(self, script: Iterable[Event | BaseException | Callable[[RunContext[Any]], Any]]) -> None:
-        self.script = list(script)
-        self.inputs: list[RunAgentInput] = []
-
-    async def run(self, run: RunContext[Any]) -> AsyncIterator[Event]:
-        """Do it once."""
-        self.inputs.append(run.input)
-        for step in self.script:
-            if isinstance(step, BaseException):
-                raise step
-            event: Any = step
-            if callable(step) and not isinstance(step, Mapping):
-                event = step(run)
-                if inspect.isawaitable(event):
-                    event = await event
-            if event is None:
-                continue
-            if isinstance(event, Mapping) and event.get("type") in ("RUN_STARTED", "RUN_FINISHED"):
-                event = {"threadId": run.input.thread_id, "runId": run.run_id, **event}
-            yield event
-
-
-@contextmanager
-def override_agent(name: str, agent: Any, **options: Any) -> Iterator[AgentEntry]:
-    """Put another agent under a registered name while the block runs; for tests through HTTP.
-
-    Args:
-        name: the name; it need not be registered.
-        agent: what runs instead.
-        options: as for `agui_django.agent`; default: those of the agent that is replaced.
-    """
-    held = swap(name, None)
-    before = held.options if held is not None else AgentOptions()
-    entry = AgentEntry(name, agent, replace(before, **options), f"{__name__}:override_agent")
-    swap(name, entry)
-    try:
-        yield entry
-    finally:
-        swap(name, held)
-
-
-# ---- checks ----------------------------------------------------------------------------------------------------------
-
-
-def assert_valid_run(events: Iterable[Wire | str], *, messages: Sequence[Wire] = (), state: Any = None) -> None:
-    """Fail unless a strict client accepts this stream: the specification's pipeline, and the official models.
-
-    Args:
-        events: wire dicts or texts, from RUN_STARTED to the terminal event.
-        messages: what the client held before.
-        state: as well.
-
-    Raises:
-        AssertionError: with what is wrong.
-    """
-    consumer = Consumer(messages, state)
-    where = "the beginning"
-    try:
-        for number, event in enumerate(events):
-            wire = decode(event) if isinstance(event, str) else event
-            where = f"event {number}, {wire.get('type')}"
-            _OFFICIAL.validate_python(wire)
-            consumer.feed(wire)
-        where = "the end"
-        consumer.end()
-    except Exception as error:
-        raise AssertionError(f"{where}: {error}") from error
-    if consumer.warnings:
-        raise AssertionError(f"a client would warn: {'; '.join(consumer.warnings)}")
-
-
 # ---- helpers ---------------------------------------------------------------------------------------------------------
 
 
@@ -507,6 +342,3 @@ def _pending(messages: list[Wire]) -> dict[str, str]:
         for call in message.get("toolCalls") or ()
         if call["id"] not in answered
     }
-
-
-__all__ = ["AgentRun", "MemoryLog", "ScriptedAgent", "assert_valid_run", "override_agent", "run_agent", "text_of"]
