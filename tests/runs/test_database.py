@@ -24,7 +24,7 @@ def where() -> tuple[str, int]:
 
 
 def ours() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("agui-")]
+    return [thread for thread in threading.enumerate() if thread.name.startswith(("agui-db", "agui-writer"))]
 
 
 def test_sqlite_has_one_thread_and_postgres_a_few(given: Given) -> None:
