@@ -59,7 +59,7 @@ class Repairs:
         family = OPENED_BY.get(kind)
         if family is not None:
             item_id = event[family.id_field]
-            fields = {name: event[name] for name in _OPENER_FIELDS if name in event}
+            fields: Wire = {name: event[name] for name in _OPENER_FIELDS if name in event}
             self._opened[family.kind, item_id] = {"type": kind, family.id_field: item_id, **fields}
         elif kind == "TOOL_CALL_RESULT":
             self._results[event["toolCallId"]] = event["content"]
