@@ -47,6 +47,11 @@ class Target:
         """Whether nothing is named."""
         return self.run is None and self.thread_id is None and self.run_id is None
 
+    @property
+    def whole_thread(self) -> bool:
+        """Whether no single run is named."""
+        return self.thread_id is not None and self.run is None and self.run_id is None
+
 
 @dataclass(frozen=True)
 class Follow:

@@ -17,8 +17,8 @@ from django.contrib import auth
 from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import DisallowedHost
 from django.core.handlers.asgi import ASGIRequest
-from django.http.request import is_same_domain
 from django.utils import translation
+from django.utils.http import is_same_domain
 
 from agui_django.access import AccessPolicy, Caller
 from agui_django.protocol.errors import InvalidInput, PermissionRefused
@@ -46,23 +46,28 @@ class Handshake:
         """Read it; the database is not asked."""
         offered: list[str] = scope.get("subprotocols") or []
         self._session = scope.get("session")
+        self._user = scope.get("user") if self._session is None else None
         self._scheme = _http(scope.get("scheme"))
-        self.subprotocol = PROTOCOL if PROTOCOL in offered else None
         # A server that does not say the scheme (Daphne) is taken at the proxy's word, or at the page's.
-        http = {**scope, "type": "http", "method": "GET", "scheme": self._scheme or "http"}
-        self.request: Any = ASGIRequest(http, io.BytesIO())
-        self.request.user = scope.get("user", AnonymousUser()) if self._session is None else AnonymousUser()
-        self._origin: str | None = self.request.META.get("HTTP_ORIGIN")
+        self._scope = {**scope, "type": "http", "method": "GET", "scheme": self._scheme or "http"}
+        self.subprotocol = PROTOCOL if PROTOCOL in offered else None
+        self.request = self._read()
+        self._origin: str | None = self.request.headers.get("Origin")
         if self._origin is not None and not self._trusted(self._origin):
             raise PermissionRefused("Sockets of pages from other sites are refused.")
         for name in offered:
             if match := _TOKEN.fullmatch(name):
                 self.authorize(match[1], match[2])
 
+    def _read(self) -> Any:
+        request: Any = ASGIRequest(self._scope, io.BytesIO())
+        request.user = AnonymousUser() if self._user is None else self._user
+        return request
+
     @property
     def brought_token(self) -> bool:
         """Whether there is something to authenticate by that the client named itself."""
-        return "HTTP_AUTHORIZATION" in self.request.META
+        return "Authorization" in self.request.headers
 
     def authorize(self, scheme: str, token: str) -> None:
         """Take a token as though it had come in the Authorization header.
@@ -72,7 +77,10 @@ class Handshake:
         """
         if not (scheme.isalpha() and scheme.isascii() and token.isascii() and token.isprintable()):
             raise InvalidInput(fields=[{"path": "/token", "message": "must be printable ASCII"}])
-        self.request.META["HTTP_AUTHORIZATION"] = f"{scheme.capitalize()} {token}"
+        others = [(name, value) for name, value in self._scope["headers"] if name.lower() != b"authorization"]
+        ours = (b"authorization", f"{scheme.capitalize()} {token}".encode())
+        self._scope = {**self._scope, "headers": [*others, ours]}
+        self.request = self._read()
 
     def enter(self, policy: AccessPolicy) -> Caller:
         """Who it is at this moment: a logout since the handshake counts. In a database thread.
@@ -96,9 +104,9 @@ class Handshake:
         """Whether a page may open sockets here: Django's rule for requests that change something."""
         try:
             host = self.request.get_host()
-        except DisallowedHost:
+            page = urlsplit(origin)
+        except (DisallowedHost, ValueError):
             return False
-        page = urlsplit(origin)
         secure = self.request.is_secure()
         schemes = {"https"} if secure else {"http"} if self._scheme else {"http", "https"}
         if page.scheme in schemes and page.netloc.lower() == host.lower():
