@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from ag_ui.core import UserMessage
-from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import transaction
 from django.db.transaction import TransactionManagementError
@@ -72,15 +71,15 @@ async def test_start_and_wait(ada: Any) -> None:
     assert (run.status, run.agent, run.transport, run.user_id) == ("finished", "echo", "server", ada.pk)
     assert run.thread.scope == f"user:{ada.pk}"
     assert run.thread.owner_id == ada.pk
-    messages = await sync_to_async(lambda: list(run.thread.messages.in_play().values_list("role", flat=True)))()
+    messages = await get_pool().run(lambda: list(run.thread.messages.in_play().values_list("role", flat=True)))
     assert messages == ["user", "assistant"]
     again = await astart_run("echo", run.thread, [UserMessage(id="u2", content="more")])
     assert again.thread_id == run.thread_id
     assert again.user_id == ada.pk
     third = await astart_run("echo", run.thread.thread_id, [{"role": "user", "content": "by id"}], ada, state={"a": 1})
     assert third.thread_id == run.thread_id
-    assert await sync_to_async(Message.objects.filter(thread=run.thread_id).count)() == 6
-    assert (await sync_to_async(Thread.objects.get)()).state == '{"a":1}'
+    assert await get_pool().run(Message.objects.filter(thread=run.thread_id).count) == 6
+    assert (await get_pool().run(Thread.objects.get)).state == '{"a":1}'
 
 
 @pytest.mark.asyncio
@@ -158,7 +157,7 @@ async def test_a_caller_that_is_cancelled_does_not_stop_the_run(waits: Waits, ad
         await caller
     waits.go_on.set()
     await supervisor.settle()
-    assert (await sync_to_async(Run.objects.get)()).status == "finished"
+    assert (await get_pool().run(Run.objects.get)).status == "finished"
 
 
 @pytest.mark.asyncio
@@ -192,7 +191,7 @@ async def test_cancel_in_this_process(waits: Waits, ada: Any) -> None:
     assert await get_engine().cancel(run.pk, "staff") is True
     assert await get_engine().cancel(run.pk, "user") is True
     await supervisor.settle()
-    await sync_to_async(run.refresh_from_db)()
+    await get_pool().run(run.refresh_from_db)
     assert (run.status, run.end_reason, run.cancel_requested) == ("cancelled", "staff", "staff")
     assert await get_engine().cancel(run.pk, "user") is False
 
@@ -205,7 +204,7 @@ async def test_cancel_by_another_process(waits: Waits, ada: Any, monkeypatch: py
     # all that another process does
     await get_pool().run(ThreadStore().request_cancel, run.pk, "user")
     await supervisor.settle()
-    await sync_to_async(run.refresh_from_db)()
+    await get_pool().run(run.refresh_from_db)
     assert (run.status, run.end_reason) == ("cancelled", "user")
 
 
@@ -287,7 +286,7 @@ async def test_a_receiver_may_start_a_run(ada: Any) -> None:
         await supervisor.settle()
     finally:
         signals.run_finished.disconnect(receiver)
-    assert await sync_to_async(lambda: sorted(Run.objects.values_list("agent", "status")))() == [
+    assert await get_pool().run(lambda: sorted(Run.objects.values_list("agent", "status"))) == [
         ("echo", "finished"),
         ("plan", "finished"),
     ]

@@ -22,6 +22,7 @@ from tests.transports.asgi import Exchange, ask, error_of
 
 pytestmark = pytest.mark.asyncio
 
+NOBODYS = "6f1c6a3e-0f6e-4a55-8b8c-5d1f3f0a9b21"
 TEXT = ["RUN_STARTED", "TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END", "RUN_FINISHED"]
 
 
@@ -177,8 +178,8 @@ async def test_cancel_takes_no_form(headers: Any, body: Any, gate: Any) -> None:
     ("method", "path", "allowed"),
     [
         ("GET", "agents/echo", "POST"), ("PUT", "agents/echo/", "POST"), ("OPTIONS", "agents/echo", "POST"),
-        ("POST", f"runs/{uuid.uuid4()}/events", "GET"), ("HEAD", f"runs/{uuid.uuid4()}/events", "GET"),
-        ("GET", f"runs/{uuid.uuid4()}/cancel", "POST"), ("DELETE", f"runs/{uuid.uuid4()}/cancel", "POST"),
+        ("POST", f"runs/{NOBODYS}/events", "GET"), ("HEAD", f"runs/{NOBODYS}/events", "GET"),
+        ("GET", f"runs/{NOBODYS}/cancel", "POST"), ("DELETE", f"runs/{NOBODYS}/cancel", "POST"),
         ("POST", "", "GET, HEAD"), ("POST", "health", "GET, HEAD"), ("BREW", "health/", "GET, HEAD"),
     ],
 )  # fmt: skip
@@ -191,12 +192,12 @@ async def test_wrong_methods(method: str, path: str, allowed: str, headers: Any)
 
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
 @pytest.mark.parametrize(
-    "path", ["nothing", "nothing/", "agents", "agents/", "agents/a/b", "runs", f"runs/{uuid.uuid4()}", "runs/1/events",
-             f"runs/{uuid.uuid4()}/events", f"runs/{uuid.uuid4()}/cancel", "health/x", "%00", "threads/x"],
+    "path", ["nothing", "nothing/", "agents", "agents/", "agents/a/b", "runs", f"runs/{NOBODYS}", "runs/1/events",
+             f"runs/{NOBODYS}/events", f"runs/{NOBODYS}/cancel", "health/x", "%00", "threads/x"],
 )  # fmt: skip
 async def test_unknown_addresses(method: str, path: str, headers: Any) -> None:
     exchange = await ask(method, f"/agui/{path}", b"", headers)
-    known = path.endswith(("/events", "/cancel")) and not path.startswith("runs/1")
+    known = path.endswith(("/events", "/cancel")) and not path.startswith("runs/1/")
     wrong_method = known and method != ("GET" if path.endswith("events") else "POST")
     assert exchange.status == (405 if wrong_method else 404)
     error_of(exchange)
