@@ -7,9 +7,6 @@ a later part while the rest of the case already runs.
 from __future__ import annotations
 
 PENDING: dict[str, str] = {
-    "W01": "B: the WebSocket and the channel layer",
-    "W10": "B: the WebSocket and the channel layer",
-    "W13": "B: the WebSocket and the channel layer",
     "C01": "E: CopilotKit's runtime protocol",
 }
 
@@ -20,5 +17,4 @@ PARTLY: dict[tuple[str, str], str] = {
     ("C15", "rest_detail"): "C: the REST API",
     ("C15", "rest_messages"): "C: the REST API",
     ("C15", "rest_delete"): "C: the REST API",
-    ("C15", "ws_follow"): "B: the WebSocket",
 }

@@ -10,9 +10,10 @@ from project import script
 
 
 def described(text: str) -> list[dict[str, Any]]:
-    """The one prose script of the cases: RUN_STARTED, then deltas in one message, END."""
+    """The prose scripts of the cases: RUN_STARTED, then deltas in one message, END."""
     count, size = {
         "RUN_STARTED, then 50 text deltas of 10 chars in message m{n}, END": (50, 10),
+        "RUN_STARTED, START m, 500 deltas, END m": (500, 3),
     }[text]
     return [
         {"type": "RUN_STARTED"},

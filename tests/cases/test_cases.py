@@ -20,11 +20,12 @@ from tests.cases import checks
 from tests.cases.scope import PARTLY, PENDING
 from tests.cases.script import ScriptAgent
 from tests.cases.seed import make_run, store
+from tests.cases.sockets import Socket
 from tests.live import Caller, LiveServer, Response, wait_until
 
 CASES = {case["id"]: case for case in json.loads((Path(__file__).parent / "cases.json").read_text())}
 #: Cases whose sequence no table can say; each has a test of its own below.
-OWN_TEST = {"C15", "D20", "B15"}
+OWN_TEST = {"C15", "D20", "B15", "W01", "W10", "W13"}  # W: test_sockets.py
 RUNNING = sorted(set(CASES) - set(PENDING) - OWN_TEST)
 NAME = "case"
 
@@ -154,12 +155,21 @@ def test_c15_another_users_thread(server: LiveServer, ada: Any, bob: Any) -> Non
         thread = store({"messages": [{"id": "u1", "role": "user", "content": "ada's secret"}]}, ada, agent=NAME)
         run = make_run(thread, NAME, run_id="r1", status="running", claim="elsewhere")
         caller = Caller(server, bob, NAME)
+        with Socket(server, bob) as socket:
+            # the status that a close code stands for
+            socket.send({"type": "follow", "run": str(run.uuid)})
+            foreign = [socket.event(), socket.closed() - 4000]
+        with Socket(server, bob) as socket:
+            socket.send({"type": "follow", "threadId": "t1"})
+            assert [socket.event(), socket.closed() - 4000] == foreign
+        assert [foreign[-1]] == case["expected"]["each_status_in"]
+        assert "secret" not in str(foreign)
         routes = {
             "stop": lambda: caller.http.post(f"/agui/runs/{run.uuid}/cancel", content=b"{}"),
             "run_events": lambda: caller.http.get(f"/agui/runs/{run.uuid}/events"),
         }
         later = {member for name, member in PARTLY if name == "C15"}
-        assert set(case["input"]["routes"]) == set(routes) | later
+        assert set(case["input"]["routes"]) == set(routes) | later | {"ws_follow"}
         unknown = caller.http.get(f"/agui/runs/{uuid.uuid4()}/events")
         for call in routes.values():
             got = call()
