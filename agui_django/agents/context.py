@@ -229,7 +229,17 @@ class RunContext(Facts[S]):
         given = plain(args or {})
         if key is None:
             key = f"{name}:{sha256(encode(given).encode()).hexdigest()[:12]}"
-        return self._call(use_key(self._sink, key), name, given, None, frontend=True)
+        return self._call(use_key(self._sink, key), name, given, self._asking_message(), frontend=True)
+
+    def _asking_message(self) -> str | None:
+        """The last message where it is nothing but calls that wait: they are parallel, and models want those together.
+
+        It is also what keeps the page's list in order: it appends the answers behind all that was asked.
+        """
+        last = next(iter(self._sink.turn_messages()[-1:]), None)
+        if last is None or last["role"] != "assistant" or not last.get("toolCalls") or last.get("content"):
+            return None
+        return str(last["id"])
 
     def _call(
         self, call_id: str, name: str, args: Any, parent: MessageBlock | str | None, *, frontend: bool | None
