@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from agui_django.protocol.events import FAMILIES
 
 #: kind, id, and for steps (whose names are only unique within an owner) the owner.
 Key = tuple[str, str, str | None]
+
+_OF_THE_MOMENT = frozenset({"timestamp", "metadata", "rawEvent"})
 
 
 @dataclass(slots=True)
@@ -22,6 +24,7 @@ class OpenItem:
         subagent_run_id: who owns it; None is the parent agent.
         tag: the subagentRunId that its opener carried.
         parent_run_id: of a subagent: the invocation that spawned it.
+        opener: the event that opened it.
     """
 
     kind: str
@@ -29,6 +32,17 @@ class OpenItem:
     subagent_run_id: str | None = None
     tag: str | None = None
     parent_run_id: str | None = None
+    opener: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def opening(self) -> dict[str, Any]:
+        """The event that opens it again for somebody who joins in the middle.
+
+        Without what says when the item was opened, and without metadata, which later events may have overwritten.
+        """
+        event = {name: value for name, value in self.opener.items() if name not in _OF_THE_MOMENT}
+        if self.tag is not None and self.tag != self.subagent_run_id:  # a snapshot has given it to somebody else
+            del event["subagentRunId"]
+        return event
 
     def closing(self) -> dict[str, Any]:
         """The plain event that closes it."""

@@ -190,7 +190,7 @@ class SequenceVerifier:
             owner = owners[item_id]
         else:
             owners[item_id] = owner
-        item = items[item_id] = OpenItem(item_kind, item_id, owner, tag)
+        item = items[item_id] = OpenItem(item_kind, item_id, owner, tag, opener=event)
         self._order[item_kind, item_id, None] = item
         if item_kind == "tool_call":
             self._called[item_id] = None
@@ -259,7 +259,7 @@ class SequenceVerifier:
         key = ("step", event["stepName"], owner)
         if key in self._order:
             _refuse("STEP_STARTED", f"the step '{event['stepName']}' is already open")
-        self._order[key] = OpenItem("step", event["stepName"], owner, owner)
+        self._order[key] = OpenItem("step", event["stepName"], owner, owner, opener=event)
 
     def _step_finished(self, event: Event) -> None:
         name = event["stepName"]
@@ -278,7 +278,7 @@ class SequenceVerifier:
         above = ("subagent", parent, None)
         if parent is not None and above not in self._order and above not in self._closed:
             _refuse("SUBAGENT_STARTED", f"its parent '{parent}' was not started in this run")
-        self._order[key] = OpenItem("subagent", run_id, run_id, run_id, parent)
+        self._order[key] = OpenItem("subagent", run_id, run_id, run_id, parent, opener=event)
 
     def _subagent_ended(self, event: Event) -> None:
         key = ("subagent", event["subagentRunId"], None)

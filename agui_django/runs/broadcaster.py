@@ -1,7 +1,8 @@
-"""Wake-ups: a hint that a run's rows have moved. The rows are the truth; a lost or doubled hint costs a re-read.
+"""Wake-ups: a hint that a run's rows have moved, or that a thread has a new run.
 
-In memory: it joins what runs in this process, and what `polling` saw of others. A channel layer may join in by calling
-`publish` for the messages it receives and by adding its own sender to `relays`.
+The rows are the truth; a lost or doubled hint costs a re-read. In memory: it joins what runs in this process, and what
+`polling` saw of others. A channel layer may join in by calling `publish` for the messages it receives and by adding its
+own sender to `relays`.
 """
 
 from __future__ import annotations
@@ -11,15 +12,18 @@ import threading
 from collections.abc import Callable
 from uuid import UUID
 
+#: What somebody waits for: a run by its address, or a thread by its primary key.
+Key = UUID | int
+
 
 class Subscription:
-    """One follower's interest in a run. Made before the rows are read, so that nothing falls in between."""
+    """One follower's interest. Made before the rows are read, so that nothing falls in between."""
 
-    __slots__ = ("_broadcaster", "_loop", "_waiter", "_woken", "run")
+    __slots__ = ("_broadcaster", "_loop", "_waiter", "_woken", "key")
 
-    def __init__(self, broadcaster: Broadcaster, run: UUID, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, broadcaster: Broadcaster, key: Key, loop: asyncio.AbstractEventLoop) -> None:
         """Made by `Broadcaster.subscribe`."""
-        self.run = run
+        self.key = key
         self._broadcaster = broadcaster
         self._loop = loop
         self._woken = False
@@ -64,50 +68,50 @@ def _settle(waiter: asyncio.Future[bool], value: bool) -> None:
 
 
 class Broadcaster:
-    """The process's subscriptions by run. Every method may be called from any thread."""
+    """The process's subscriptions by run and by thread. Every method may be called from any thread."""
 
     def __init__(self) -> None:
         """Nobody is interested yet."""
-        #: Called with a run's uuid for each local hint: how a channel layer tells other processes.
-        self.relays: list[Callable[[UUID], None]] = []
+        #: Called with the key of each local hint: how a channel layer tells other processes.
+        self.relays: list[Callable[[Key], None]] = []
         self._lock = threading.Lock()
-        self._by_run: dict[UUID, set[Subscription]] = {}
+        self._by_key: dict[Key, set[Subscription]] = {}
 
-    def subscribe(self, run: UUID) -> Subscription:
-        """Begin to receive hints about a run in the running loop; close what is returned."""
-        subscription = Subscription(self, run, asyncio.get_running_loop())
+    def subscribe(self, key: Key) -> Subscription:
+        """Begin to receive hints about a run or a thread in the running loop; close what is returned."""
+        subscription = Subscription(self, key, asyncio.get_running_loop())
         with self._lock:
-            self._by_run.setdefault(run, set()).add(subscription)
+            self._by_key.setdefault(key, set()).add(subscription)
         return subscription
 
     def forget(self, subscription: Subscription) -> None:
         """Remove a subscription."""
         with self._lock:
-            found = self._by_run.get(subscription.run)
+            found = self._by_key.get(subscription.key)
             if found is not None:
                 found.discard(subscription)
                 if not found:
-                    del self._by_run[subscription.run]
+                    del self._by_key[subscription.key]
 
-    def publish(self, run: UUID, *, relay: bool = True) -> None:
-        """Wake a run's subscribers. ``relay=False`` for a hint that came from another process."""
+    def publish(self, key: Key, *, relay: bool = True) -> None:
+        """Wake the subscribers of a run or a thread. ``relay=False`` for a hint that came from another process."""
         with self._lock:
-            woken = list(self._by_run.get(run, ()))
+            woken = list(self._by_key.get(key, ()))
         for subscription in woken:
             subscription.wake()
         if relay:
             for send in self.relays:
-                send(run)
+                send(key)
 
     def publish_all(self) -> None:
         """Wake everybody: the process is draining."""
-        for run in self.watched():
-            self.publish(run, relay=False)
+        for key in self.watched():
+            self.publish(key, relay=False)
 
-    def watched(self) -> list[UUID]:
-        """Runs that somebody waits for."""
+    def watched(self) -> list[Key]:
+        """Runs and threads that somebody waits for."""
         with self._lock:
-            return list(self._by_run)
+            return list(self._by_key)
 
 
 broadcaster = Broadcaster()

@@ -18,6 +18,7 @@ from agui_django.conf import settings
 from agui_django.runs.calling import AgentCall
 from agui_django.runs.endings import is_cancel
 from agui_django.runs.finishing import Finish
+from agui_django.runs.present import Present
 from agui_django.runs.session import RunSession
 from agui_django.runs.setup import Closing, RunLog, RunSetup
 
@@ -35,11 +36,13 @@ class RunControl:
     Attributes:
         reason: why it was cancelled first: user, staff, disconnect, superseded, timeout or shutdown.
         aborted: the run was taken away; nothing more is recorded.
+        look: what the run has made so far, for who joins in the middle; None before it begins.
     """
 
     def __init__(self) -> None:
         self.reason: str | None = None
         self.aborted = False
+        self.look: Callable[[], Present | None] | None = None
         self._listener: Callable[[], None] | None = None
 
     def cancel(self, reason: str) -> None:
@@ -111,6 +114,7 @@ class _Drive:
         self.swallowed = False
         self.woken: asyncio.Future[None] | None = None
         self.session = self._session(log)
+        control.look = self.session.present
 
     # ---- the whole -----------------------------------------------------------------------------------------------
 

@@ -162,8 +162,10 @@ class RunEngine:
         recorder = Recorder(run, setup)
         recorder.on_lost = lambda _error: control.abort()
         recorder.on_commit = broadcaster.publish
+        recorder.look = lambda: control.look() if control.look is not None else None
         supervisor.start(self._execute(entry, setup, recorder, control, user), name=f"agui run {run.pk}")
         poller.ensure()
+        broadcaster.publish(run.thread_id)
         return control
 
     async def _execute(self, entry: Any, setup: RunSetup, recorder: Recorder, control: RunControl, user: Any) -> None:

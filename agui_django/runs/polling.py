@@ -1,6 +1,7 @@
 """What other processes did, by one statement a second per process.
 
-It asks for cancel requests of runs executed here, and for progress of runs followed here but executed elsewhere.
+It asks for cancel requests of runs executed here, for progress of runs followed here but executed elsewhere, and for
+the new runs of threads followed here.
 Law: only a fallback for wake-ups that never come, so nothing may depend on its speed; idle, it asks nothing and ends.
 """
 
@@ -13,12 +14,15 @@ from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from django.db import DatabaseError
-from django.db.models import OuterRef, Subquery
+from django.db.models import OuterRef, Q, Subquery
 
-from agui_django.models import Run, RunEvents
+from agui_django.models import Run, RunEvents, Thread
 from agui_django.runs import supervisor
-from agui_django.runs.broadcaster import broadcaster
+from agui_django.runs.broadcaster import Key, broadcaster
 from agui_django.runs.database import database_alias, get_pool
+
+#: Status, last stored event and cancel request of a run; of a thread its latest run and its active one.
+Progress = tuple[str, int | None, str]
 
 logger = logging.getLogger("agui_django.runs")
 
@@ -34,7 +38,7 @@ class Poller:
         #: Runs executed in this process, and how each is cancelled. The callables may be called from any thread.
         self.executing: dict[UUID, Callable[[str], None]] = {}
         self._task: asyncio.Task[None] | None = None
-        self._seen: dict[UUID, tuple[str, int | None] | None] = {}
+        self._seen: dict[Key, tuple[str, int | None]] = {}
         self._lock = threading.Lock()
 
     def ensure(self) -> None:
@@ -49,7 +53,7 @@ class Poller:
             await asyncio.sleep(INTERVAL)
             executing = list(self.executing)
             followed = set(broadcaster.watched()) - self.executing.keys()
-            self._seen = {run: seen for run, seen in self._seen.items() if run in followed}
+            self._seen = {key: seen for key, seen in self._seen.items() if key in followed}
             if not executing and not followed:
                 return
             try:
@@ -62,22 +66,35 @@ class Poller:
                 cancel = self.executing.get(run)
                 if reason and cancel is not None:
                     cancel(reason)
-            for run in followed:
-                status, last_seq, _ = rows.get(run, ("", None, ""))  # a deleted run moves, too: its followers end
-                if self._seen.get(run) != (status, last_seq):
-                    self._seen[run] = (status, last_seq)
-                    broadcaster.publish(run, relay=False)
+            for key in followed:
+                status, last_seq, _ = rows.get(key, ("", None, ""))  # what is deleted moves, too: its followers end
+                if self._seen.get(key) != (status, last_seq):
+                    self._seen[key] = (status, last_seq)
+                    broadcaster.publish(key, relay=False)
 
 
-def read_progress(runs: Sequence[UUID]) -> dict[UUID, tuple[str, int | None, str]]:
-    """Status, last stored event and cancel request of runs, in one statement."""
+def read_progress(keys: Sequence[Key]) -> dict[Key, Progress]:
+    """What became of runs and threads, in one statement; of a thread that has no run yet, nothing."""
     alias = database_alias()
+    runs = {key for key in keys if isinstance(key, UUID)}
+    threads = [key for key in keys if isinstance(key, int)]
+    wanted = Q(pk__in=runs)
+    if threads:
+        latest = Run.objects.filter(thread=OuterRef("pk")).exclude(status=Run.Status.QUEUED).order_by("-created_at")
+        newest = Thread.objects.filter(pk__in=threads).values_list(Subquery(latest.values("pk")[:1]))
+        wanted |= Q(pk__in=newest) | Q(thread__in=threads, status__in=Run.ACTIVE)
     last = RunEvents.objects.filter(run=OuterRef("pk")).order_by("-first_seq").values("last_seq")[:1]
-    rows = Run.objects.using(alias).filter(pk__in=runs)
-    return {
-        run: (status, last_seq, reason)
-        for run, status, reason, last_seq in rows.values_list("pk", "status", "cancel_requested", Subquery(last))
-    }
+    rows = Run.objects.using(alias).filter(wanted).order_by("created_at")
+    found: dict[Key, Progress] = {}
+    for run, thread, status, reason, last_seq in rows.values_list(
+        "pk", "thread", "status", "cancel_requested", Subquery(last)
+    ):
+        if run in runs:
+            found[run] = (status, last_seq, reason)
+        if thread in threads:
+            before = found[thread][0] if thread in found else ""
+            found[thread] = (f"{before} {run} {status in Run.TERMINAL}", None, "")
+    return found
 
 
 poller = Poller()

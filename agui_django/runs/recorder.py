@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterator
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
@@ -21,6 +22,7 @@ from agui_django.runs.writer import Item, Row, get_writer
 
 if TYPE_CHECKING:
     from agui_django.models import Run
+    from agui_django.runs.present import Present
     from agui_django.runs.setup import RunSetup
 
 MB = 1024 * 1024
@@ -80,6 +82,7 @@ class Recorder:
         lost: why the run was taken away or given up; its followers end without a terminal event.
         on_lost: called in the loop with the error when that happens.
         on_commit: called in the loop with the run's address after `committed` or `closed` changed.
+        look: called in the loop; what the log says up to its last event, None while that cannot be told.
     """
 
     def __init__(self, run: Run, setup: RunSetup, loop: asyncio.AbstractEventLoop | None = None) -> None:
@@ -93,6 +96,7 @@ class Recorder:
         self.lost: Exception | None = None
         self.on_lost: Callable[[Exception], None] | None = None
         self.on_commit: Callable[[UUID], None] | None = None
+        self.look: Callable[[], Present | None] | None = None
         self._writer = get_writer()
         self._tail: list[Recorded] = []
         self._tail_bytes = 0
@@ -193,6 +197,32 @@ class Recorder:
             timer.cancel()
             with self._lock:
                 self._waiters = [entry for entry in self._waiters if entry[1] is not waiter]
+
+    async def present(self) -> Present | None:
+        """What the log says up to an event, once that one is committed; from any loop.
+
+        None where only rows can tell: before the first event, at the run's end, inside an edit of the state.
+        """
+        if asyncio.get_running_loop() is self.loop:
+            found = self._look()
+        else:
+            asked: Future[Present | None] = Future()
+            try:
+                self.loop.call_soon_threadsafe(lambda: asked.set_result(self._look()))
+            except RuntimeError:  # the loop is closed: so is the run
+                return None
+            found = await asyncio.wrap_future(asked)
+        while found is not None and self.committed < found.seq:
+            if self.closed:
+                return None
+            await self.wait(found.seq - 1, settings.HEARTBEAT)
+        return found
+
+    def _look(self) -> Present | None:
+        found = None if self.closed or self._ended or self.look is None else self.look()
+        if found is not None and found.seq > self.committed:
+            self._hurry()
+        return found
 
     # ---- the writer's side: called in the loop --------------------------------------------------------------------
 

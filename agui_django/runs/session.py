@@ -19,6 +19,7 @@ from agui_django.agents.sink import Wire
 from agui_django.protocol.errors import RunSuspended
 from agui_django.runs.emission import Emission
 from agui_django.runs.hints import Hints
+from agui_django.runs.present import Present
 from agui_django.runs.setup import RunLog, RunSetup
 from agui_django.runs.threads import STALL, Inbox, RunThread
 
@@ -103,6 +104,21 @@ class RunSession(Emission):
                 raise RuntimeError("A synchronous function raised StopIteration.") from error
             raise error
         return value  # type: ignore[return-value]  # there is no error, so it is fn's
+
+    def present(self) -> Present | None:
+        """What the events so far make; None where the documents are ahead of them, or there is nothing to join."""
+        verifier, document = self.normaliser.verifier, self.document
+        if self._busy or self._dirty or not self.count or verifier.terminal is not None:
+            return None
+        if not document.lock.acquire(blocking=False):  # a thread is writing
+            return None
+        try:
+            if document.pending or document.in_block:
+                return None
+            state = document.plain()
+        finally:
+            document.lock.release()
+        return Present(self.count, self.reducer.messages, state, [item.opening() for item in verifier.open_items()])
 
     async def flush(self) -> None:
         """Until all so far is stored and visible."""

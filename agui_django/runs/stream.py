@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from typing import TypeVar
 from uuid import UUID
 
 from django.db.models import Q, Subquery
@@ -25,11 +26,16 @@ from agui_django.runs.polling import poller
 from agui_django.runs.requests import Hydration
 from agui_django.runs.setup import Wire
 
-#: An event's number (0: it was never recorded), its wire text, and whether every client may be sent it unchanged.
-Frame = tuple[int, str, bool]
+#: An event's number in its run, its wire text, and whether every client may be sent it unchanged.
+Entry = tuple[int, str, bool]
+
+#: The same for any stream: the number may be a thread's cursor, and is 0 for what was never recorded.
+Frame = tuple[int | str, str, bool]
 
 #: What our RUN_STARTED declares.
 PROTOCOL_VERSION = "1.1"
+
+N = TypeVar("N", int, int | str)
 
 Batches = AsyncIterator[Sequence[Frame]]
 
@@ -64,7 +70,7 @@ class Follow:
         """Batches are taken once."""
         return self
 
-    async def __anext__(self) -> Sequence[Frame]:
+    async def __anext__(self) -> Sequence[Entry]:
         """The next batch."""
         while True:
             batch = await self._next()
@@ -73,11 +79,10 @@ class Follow:
             self.cursor = batch[-1][0]
             if not self._legacy:
                 return batch
-            shaped = list(_shaped(batch))
-            if shaped:
-                return shaped
+            if for_them := list(shaped(batch)):
+                return for_them
 
-    async def _next(self) -> Sequence[Frame]:
+    async def _next(self) -> Sequence[Entry]:
         """Everything that is ready behind the cursor; waits for it. Empty: nothing happened for a while."""
         if self._last is not None and self.cursor >= self._last:
             raise StopAsyncIteration
@@ -99,7 +104,7 @@ class Follow:
                 return []
         return await self._rows()
 
-    async def _rows(self) -> Sequence[Frame]:
+    async def _rows(self) -> Sequence[Entry]:
         """The same for a run that this process does not execute (any more)."""
         deadline = time.monotonic() + settings.HEARTBEAT
         # Before the read: a hint that comes while it is under way is not lost.
@@ -120,7 +125,7 @@ class Follow:
         finally:
             subscription.close()
 
-    async def _read(self) -> Sequence[Frame] | None:
+    async def _read(self) -> Sequence[Entry] | None:
         """A read of rows: entries, [] where there are none yet, None where there will be none."""
         pool = get_pool()
         entries = await pool.run(read_entries, self._run, self.cursor)
@@ -138,14 +143,14 @@ def follow(run: UUID, after: int = 0, *, legacy: bool = False, last: int | None 
     return Follow(run, after, legacy=legacy, last=last)
 
 
-def read_entries(run: UUID, after: int) -> list[Frame]:
+def read_entries(run: UUID, after: int) -> list[Entry]:
     """Stored events of a run after a number, in order: all, or as many as are read at once. In a database thread."""
     rows = RunEvents.objects.using(database_alias()).filter(run=run).order_by("first_seq")
     if after:
         # The batch that holds the next event is found by the index: the rest of a long log is not looked at.
         before = RunEvents.objects.filter(run=run, first_seq__lte=after + 1).order_by("-first_seq")
         rows = rows.filter(Q(first_seq__gt=after + 1) | Q(first_seq=Subquery(before.values("first_seq")[:1])))
-    entries: list[Frame] = []
+    entries: list[Entry] = []
     size = 0
     for first_seq, text, plain in rows.values_list("first_seq", "text", "plain")[:ROWS]:
         entries += [(first_seq + n, line, plain) for n, line in enumerate(text.split("\n"))]
@@ -169,8 +174,8 @@ def read_end(run: UUID) -> int | None:
 
 async def tell(events: Iterable[Wire], *, legacy: bool = False) -> Batches:
     """Events that were never recorded, as one batch without numbers."""
-    shaped = [downgrade(event) if legacy else event for event in events]
-    yield [(0, encode(event), True) for event in shaped if event is not None]
+    told = [downgrade(event) if legacy else event for event in events]
+    yield [(0, encode(event), True) for event in told if event is not None]
 
 
 def restated(thread: Hydration) -> list[Wire]:
@@ -214,7 +219,7 @@ def _snapshots(thread: Hydration) -> list[Wire]:
     return [*messages, {"type": "STATE_SNAPSHOT", "snapshot": thread.state}]
 
 
-def _shaped(entries: Sequence[Frame]) -> Iterator[Frame]:
+def shaped(entries: Iterable[tuple[N, str, bool]]) -> Iterator[tuple[N, str, bool]]:
     """What a client from before 1.0 may be sent of these events; only those that need it are parsed."""
     for seq, text, plain in entries:
         if plain:
