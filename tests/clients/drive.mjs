@@ -1,9 +1,12 @@
-// Drives one official HttpAgent through the steps read as JSON from standard input; prints what the client saw as JSON.
+// Drives one official client, over HTTP or (spec.websocket) over a socket, through the steps read as JSON from standard input; prints what the client saw as JSON.
 // Law: nothing here interprets events; messages and state are the client's own.
 import { readFileSync } from "node:fs";
+import { socketAgent } from "./socket_agent.mjs";
 
 const spec = JSON.parse(readFileSync(0, "utf8"));
-const { HttpAgent } = await import(spec.client);
+const client = await import(spec.client);
+const { HttpAgent } = client;
+const SocketAgent = spec.websocket ? socketAgent(client.AbstractAgent, spec.websocket) : null;
 console.error = () => {}; // the clients report a failed run here and throw it as well
 const warnings = [];
 console.warn = (...parts) => warnings.push(parts.map(String).join(" "));
@@ -22,7 +25,7 @@ globalThis.fetch = async (url, init) => {
 };
 
 const newAgent = () =>
-  new HttpAgent({
+  new (SocketAgent ?? HttpAgent)({
     url: spec.url,
     headers: spec.headers,
     threadId: spec.threadId,
@@ -37,6 +40,7 @@ function openCalls(messages) {
 }
 
 async function stopRun(agent, { leave = true }) {
+  if (SocketAgent) return agent.abortRun();
   const [uuid] = /[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/.exec(exchanges.at(-1).headers["content-location"]);
   if (leave) agent.abortRun();
   const response = await realFetch(new URL(`/agui/runs/${uuid}/cancel`, spec.url), {
@@ -89,7 +93,11 @@ async function runStep(agent, step) {
 let agent = newAgent();
 const steps = [];
 for (const step of spec.steps) {
-  if (step.fresh) agent = newAgent();
+  if (step.fresh) {
+    agent.socket?.close();
+    agent = newAgent();
+  }
   steps.push(await runStep(agent, step));
 }
-process.stdout.write(JSON.stringify({ steps, exchanges, warnings }));
+agent.socket?.close();
+process.stdout.write(JSON.stringify({ steps, exchanges, warnings, sockets: SocketAgent?.opened ?? 0 }));
