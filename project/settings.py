@@ -111,6 +111,15 @@ def database() -> dict[str, Any]:
 
 
 DATABASES = {"default": database()}
+
+#: AGUI_REDIS is the address of a Redis, such as redis://127.0.0.1:6379/0, where several processes serve the site.
+if os.environ.get("AGUI_REDIS"):
+    CHANNEL_LAYERS = {
+        "default": {
+            "BACKEND": "channels_redis.core.RedisChannelLayer",
+            "CONFIG": {"hosts": [os.environ["AGUI_REDIS"]], "prefix": os.environ.get("AGUI_REDIS_PREFIX", "asgi")},
+        }
+    }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 AUTH_PASSWORD_VALIDATORS = [

@@ -1,8 +1,7 @@
 """Wake-ups: a hint that a run's rows have moved, or that a thread has a new run.
 
 The rows are the truth; a lost or doubled hint costs a re-read. In memory: it joins what runs in this process, and what
-`polling` saw of others. A channel layer may join in by calling `publish` for the messages it receives and by adding its
-own sender to `relays`.
+`polling` saw and `relay` heard of others.
 """
 
 from __future__ import annotations
@@ -72,8 +71,9 @@ class Broadcaster:
 
     def __init__(self) -> None:
         """Nobody is interested yet."""
-        #: Called with the key of each local hint: how a channel layer tells other processes.
-        self.relays: list[Callable[[Key], None]] = []
+        #: Called with the key of each local hint, and of each interest: how `relay` reaches other processes.
+        self.on_publish: list[Callable[[Key], None]] = []
+        self.on_follow: list[Callable[[Key], None]] = []
         self._lock = threading.Lock()
         self._by_key: dict[Key, set[Subscription]] = {}
 
@@ -82,6 +82,8 @@ class Broadcaster:
         subscription = Subscription(self, key, asyncio.get_running_loop())
         with self._lock:
             self._by_key.setdefault(key, set()).add(subscription)
+        for follow in self.on_follow:
+            follow(key)
         return subscription
 
     def forget(self, subscription: Subscription) -> None:
@@ -100,8 +102,8 @@ class Broadcaster:
         for subscription in woken:
             subscription.wake()
         if relay:
-            for send in self.relays:
-                send(key)
+            for tell in self.on_publish:
+                tell(key)
 
     def publish_all(self) -> None:
         """Wake everybody: the process is draining."""
