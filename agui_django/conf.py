@@ -51,15 +51,24 @@ class Defaults:
     BUSY: Literal["reject", "cancel", "queue"] = "reject"
     """A request for a thread with an active run: refused with 409, or the active run is cancelled, or it waits."""
 
+    QUEUE_LENGTH: int = 10
+    """Runs that may wait behind a thread's active one, with ``BUSY`` ``queue``; one more answers 409."""
+
     OPEN_INTERRUPTS: Literal["reject", "cancel"] = "reject"
-    """A request without answers while questions are open: refused, as the specification demands, or they are cancelled."""
+    """A request without answers while questions are open: refused, as the specification demands, or they are
+    cancelled."""
 
     CLIENT_ROLES: tuple[str, ...] = ("user", "tool")
     """Roles of new messages that a request may bring. Letting ``assistant`` or ``system`` in lets a client put words
     into the mouth of the agent or the site."""
 
     ON_DISCONNECT: Literal["continue", "cancel"] = "continue"
-    """What becomes of a run when the client that started it goes away."""
+    """What becomes of a run that a client started when nobody watches it any more. Watchers are counted in the process
+    that took the request, whatever they watch by; a run that the site started itself goes on in any case."""
+
+    DISCONNECT_GRACE: float = 5.0
+    """Seconds that a run lives on after its last watcher has left, with ``ON_DISCONNECT`` ``cancel``: a page that is
+    loaded again is back in time."""
 
     TIMEOUT: float | None = 600.0
     """Seconds a run may take; None: no limit."""
@@ -83,7 +92,8 @@ class Defaults:
     """Seconds without a sign of life after which an active run counts as lost with its process."""
 
     PENDING_DEADLINE: float = 30.0
-    """Seconds after which a pending run that nobody claimed counts as lost."""
+    """Seconds after which a pending run that nobody claimed counts as lost. With a ``RUNNER`` this is how long a run
+    may wait for a free worker."""
 
     MAX_BODY: int = 8 * MB
     """Bytes of a request body; larger ones answer 413."""
@@ -107,7 +117,8 @@ class Defaults:
     """Dotted paths of adapter classes that `register` asks whether they take an object."""
 
     RUNNER: str | None = None
-    """Dotted path of the class that hands pending runs to another process; None: the web process executes them."""
+    """Dotted path of the class that hands pending runs to workers, such as ``agui_django.runs.runners.CeleryRunner``;
+    None: the web process executes them."""
 
 
 KEYS: Final = frozenset(field.name for field in fields(Defaults))

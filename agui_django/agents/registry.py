@@ -30,7 +30,7 @@ Permission = str | Callable[[Any], bool | Awaitable[bool]] | None
 
 @dataclass(frozen=True, kw_only=True)
 class AgentOptions:
-    """How an agent was registered. The last seven are settings of that name; UNSET: the setting counts."""
+    """How an agent was registered. The last eight are settings of that name; UNSET: the setting counts."""
 
     title: str = ""
     description: str = ""
@@ -41,6 +41,7 @@ class AgentOptions:
     timeout: float | Unset | None = UNSET
     idle_timeout: float | Unset | None = UNSET
     on_disconnect: str | Unset = UNSET
+    disconnect_grace: float | Unset = UNSET
     busy: str | Unset = UNSET
     history: str | Unset = UNSET
     state_policy: str | Unset = UNSET
@@ -161,6 +162,7 @@ def agent(
     timeout: float | Unset | None = UNSET,
     idle_timeout: float | Unset | None = UNSET,
     on_disconnect: Literal["continue", "cancel"] | Unset = UNSET,
+    disconnect_grace: float | Unset = UNSET,
     busy: Literal["reject", "cancel", "queue"] | Unset = UNSET,
     history: Literal["verified", "client", "server"] | Unset = UNSET,
     state_policy: str | Unset = UNSET,
@@ -178,7 +180,8 @@ def agent(
         initial_state: the state of a thread that has none, or a callable that makes it.
         timeout: seconds a run may take. This and the following: left out, the setting of that name counts.
         idle_timeout: seconds a run may go without emitting anything.
-        on_disconnect: what a client that goes away does to the run.
+        on_disconnect: what becomes of the run when nobody watches it any more.
+        disconnect_grace: seconds it then lives on, where it is to be cancelled.
         busy: what a request meets while a run of the thread is active.
         history: whose history counts.
         state_policy: whose state a run starts from.
@@ -194,6 +197,7 @@ def agent(
         timeout=timeout,
         idle_timeout=idle_timeout,
         on_disconnect=on_disconnect,
+        disconnect_grace=disconnect_grace,
         busy=busy,
         history=history,
         state_policy=state_policy,

@@ -13,17 +13,21 @@ import secrets
 import threading
 import traceback
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.utils import timezone, translation
 
+from agui_django.agents.registry import AgentEntry, all_agents, get_agent
 from agui_django.conf import settings
 from agui_django.protocol.codec import encode
-from agui_django.protocol.errors import AgUiError, Draining, LimitExceeded, RunClosed, answer_for
-from agui_django.runs import announce, supervisor
+from agui_django.protocol.errors import AgUiError, Draining, LimitExceeded, RunClosed, ThreadBusy, answer_for
+from agui_django.runs import announce, runners, supervisor
+from agui_django.runs import recorder as recorders
 from agui_django.runs import store as stores
 from agui_django.runs.broadcaster import broadcaster
 from agui_django.runs.claims import process_name
@@ -31,13 +35,27 @@ from agui_django.runs.database import get_pool
 from agui_django.runs.driver import RunControl, drive
 from agui_django.runs.polling import poller
 from agui_django.runs.recorder import Recorder
+from agui_django.runs.relay import relay
 from agui_django.runs.requests import Opened, StartRequest
 from agui_django.runs.setup import Closing, Failure, RunSetup
+from agui_django.runs.stream import read_end
+from agui_django.runs.watching import Vigil, watchers
 
 if TYPE_CHECKING:
     from agui_django.models import Run
 
 logger = logging.getLogger("agui_django.runs")
+
+#: Seconds beyond CANCEL_GRACE that a run which was cancelled has to be gone.
+SUPERSEDING = 5.0
+#: Seconds between two looks whether a run of another process has ended.
+LOOK = 0.25
+
+
+class Running(RunControl):
+    """The control of a run of this process, with its task."""
+
+    task: asyncio.Task[None]
 
 
 class Slots:
@@ -49,13 +67,17 @@ class Slots:
         self._lock = threading.Lock()
         self._by_user: Counter[Any] = Counter()
 
-    def take(self, user: Any) -> None:
+    def take(self, user: Any, *, force: bool = False) -> None:
         """Take one.
+
+        Args:
+            user: whose run it is for.
+            force: there is no request that could be refused.
 
         Raises:
             LimitExceeded: there is none.
         """
-        limit, per_user = settings.MAX_RUNS, settings.MAX_RUNS_PER_USER
+        limit, per_user = (None, None) if force else (settings.MAX_RUNS, settings.MAX_RUNS_PER_USER)
         key = getattr(user, "pk", None)
         with self._lock:
             if limit is not None and self.held >= limit:
@@ -82,9 +104,9 @@ class Start:
         """Begin; call in the event loop."""
         self._engine = engine
         self._loop = asyncio.get_running_loop()
-        self._on_disconnect = settings.for_agent(request.agent, "ON_DISCONNECT")
+        self._cancels = request.origin == "client" and settings.for_agent(request.agent, "ON_DISCONNECT") == "cancel"
         self._left = False
-        self._control: RunControl | None = None
+        self._vigil: Vigil | None = None
         self._task = supervisor.start(self._open(request), name=f"agui start {request.agent.name}")
 
     async def opened(self) -> Opened:
@@ -97,7 +119,7 @@ class Start:
 
     def leave(self) -> None:
         """The client has gone; the agent's ``ON_DISCONNECT`` says what that means. From any thread, harmless later."""
-        if self._on_disconnect != "cancel" or self._loop.is_closed():
+        if not self._cancels or self._loop.is_closed():
             return
         try:
             self._loop.call_soon_threadsafe(self._leave)
@@ -106,15 +128,25 @@ class Start:
 
     def _leave(self) -> None:
         self._left = True
-        if self._control is not None:
-            self._control.cancel("disconnect")
+        if self._vigil is not None:
+            self._vigil.alone()
 
     async def _open(self, request: StartRequest) -> Opened:
-        opened = await self._engine.open(request)
-        if opened.kind == "created" and opened.run is not None and opened.setup is not None:
-            self._control = self._engine.spawn(request.agent, opened.run, opened.setup, request.user)
-            if self._left:
-                self._control.cancel("disconnect")
+        engine = self._engine
+        opened = await engine.open(request)
+        run = opened.run
+        if opened.kind not in ("created", "queued") or run is None:
+            return opened
+        if self._cancels:
+            grace = settings.for_agent(request.agent, "DISCONNECT_GRACE")
+            self._vigil = Vigil(run.pk, grace, partial(engine.leave, run.pk))
+        if opened.setup is not None:
+            engine.launch(request.agent, run, opened.setup, request.user)
+        else:
+            # The thread may have become free since the request met it.
+            supervisor.start(engine.advance(run.thread_id), name=f"agui queue {run.thread_id}")
+        if self._left:
+            self._leave()
         return opened
 
 
@@ -125,7 +157,11 @@ class RunEngine:
         """Nothing runs."""
         self.slots = Slots()
         self._running: dict[UUID, tuple[asyncio.AbstractEventLoop, RunControl]] = {}
+        self._swept = self._recovered = False
         supervisor.stoppers.append(self.cancel_all)
+        poller.sweep, poller.advance = self.sweep, self.advance_all
+
+    # ---- from a request -------------------------------------------------------------------------------------------
 
     def begin(self, request: StartRequest) -> Start:
         """Begin to open a run; call in the event loop.
@@ -144,18 +180,96 @@ class RunEngine:
             raise
 
     async def open(self, request: StartRequest) -> Opened:
-        """Open and, where a run is created, claim it; gives the slot back where none is."""
+        """Open and, where a run is created here, claim it; gives the slot back where none is.
+
+        Raises:
+            ThreadBusy: another run is active, and did not end in time where it was to be cancelled.
+        """
         opened: Opened | None = None
         try:
-            opened = await stores.ThreadStore().aopen_run(replace(request, claim=process_name()))
+            arrived, wanted = timezone.now(), replace(request, claim=_claim())
+            opened = await stores.ThreadStore().aopen_run(wanted)
+            if opened.kind == "busy":
+                opened = await self._supersede(wanted, opened, arrived)
             return opened
         finally:
             if opened is None or opened.kind != "created":
                 self.slots.give_back(request.user)
 
-    def spawn(self, entry: Any, run: Run, setup: RunSetup, user: Any) -> RunControl:
+    async def _supersede(self, wanted: StartRequest, opened: Opened, arrived: datetime) -> Opened:
+        """Cancel what is in the way, and open once it has ended; never what came later than the request itself."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + settings.CANCEL_GRACE + SUPERSEDING
+        while opened.kind == "busy":
+            ahead = opened.run
+            assert ahead is not None  # noqa: S101 - the kind says so
+            left = deadline - loop.time()
+            if left <= 0 or ahead.created_at > arrived:
+                raise ThreadBusy(extra={"runId": ahead.run_id})
+            await self.cancel(ahead.pk, "superseded")
+            await self.ended(ahead.pk, left)
+            opened = await stores.ThreadStore().aopen_run(wanted)
+        return opened
+
+    def launch(self, entry: Any, run: Run, setup: RunSetup, user: Any) -> None:
+        """Execute a run that was just stored: here, or by whom the `RUNNER` finds. Its slot is given back later."""
+        if run.claim:
+            self.spawn(entry, run, setup, user)
+        else:
+            broadcaster.publish(run.thread_id)
+            supervisor.start(self._submit(run.pk, user), name=f"agui submit {run.pk}")
+
+    async def _submit(self, run: UUID, user: Any) -> None:
+        try:
+            runner = runners.get_runner()
+            assert runner is not None  # noqa: S101 - a run without a claim is for one
+            await runner.asubmit(str(run))
+        except Exception as error:
+            logger.exception("Run %s could not be handed to the RUNNER", run)
+            why = f"The RUNNER could not take it: {type(error).__name__}: {error}"
+            if await get_pool().run(partial(stores.ThreadStore().reap, run, why=why)):
+                self._end_elsewhere([run])
+        finally:
+            self.slots.give_back(user)
+
+    def leave(self, run: UUID) -> None:
+        """Nobody watches a run any more that its agent does not want to go on with; call in the event loop."""
+        if not self._cancel_here(run, "disconnect"):
+            supervisor.start(self.cancel(run, "disconnect"), name=f"agui leave {run}")
+
+    # ---- in a worker ----------------------------------------------------------------------------------------------
+
+    async def execute(self, uuid: UUID) -> bool:
+        """Claim a pending run and drive it to its end; a caller that is cancelled cancels it.
+
+        Returns:
+            False where it is not pending: it was executed, cancelled or reaped, or another worker has it.
+        """
+        claimed = await stores.ThreadStore().aclaim(uuid, process_name())
+        if claimed is None:
+            return False
+        run, setup = claimed
+        try:
+            entry = await get_pool().run(get_agent, run.agent)
+        except Exception as error:
+            entry = _missing(run.agent, error)
+        self.slots.take(run.user, force=True)
+        # Those who wait for it in other processes did not know where it would be.
+        broadcaster.publish(run.pk)
+        control = self.spawn(entry, run, setup, run.user)
+        if run.cancel_requested:
+            control.cancel(run.cancel_requested)
+        try:
+            await asyncio.shield(control.task)
+        except asyncio.CancelledError:
+            control.cancel("shutdown")
+            await asyncio.wait([control.task], timeout=settings.CANCEL_GRACE + SUPERSEDING)
+            raise
+        return True
+
+    def spawn(self, entry: Any, run: Run, setup: RunSetup, user: Any) -> Running:
         """Drive a claimed run in a task of its own; the slot that was taken for it is given back at its end."""
-        control = RunControl()
+        control = Running()
         loop = asyncio.get_running_loop()
         self._running[run.pk] = loop, control
         poller.executing[run.pk] = partial(self._cancel_here, run.pk)
@@ -163,7 +277,7 @@ class RunEngine:
         recorder.on_lost = lambda _error: control.abort()
         recorder.on_commit = broadcaster.publish
         recorder.look = lambda: control.look() if control.look is not None else None
-        supervisor.start(self._execute(entry, setup, recorder, control, user), name=f"agui run {run.pk}")
+        control.task = supervisor.start(self._execute(entry, setup, recorder, control, user), name=f"agui run {run.pk}")
         poller.ensure()
         broadcaster.publish(run.thread_id)
         return control
@@ -186,6 +300,8 @@ class RunEngine:
             if await recorder.close(closing) and announced is not None:
                 await announced
                 await announce.finished(recorder.uuid, [message["id"] for message in closing.messages])
+            if not recorder.lost and queues():
+                supervisor.start(self.advance(setup.ledger.thread), name=f"agui queue {setup.ledger.thread}")
         except BaseException as error:
             # Without this the run would be kept alive by its heartbeat, and hold its thread for ever.
             recorder.lose(error if isinstance(error, Exception) else RunClosed("The process ends."))
@@ -193,6 +309,7 @@ class RunEngine:
         finally:
             self._running.pop(recorder.uuid, None)
             poller.executing.pop(recorder.uuid, None)
+            watchers.ended(recorder.uuid)
             self.slots.give_back(user)
 
     async def cancel(self, run: UUID, reason: str) -> bool:
@@ -203,6 +320,8 @@ class RunEngine:
         """
         asked = await get_pool().run(stores.ThreadStore().request_cancel, run, reason)
         self._cancel_here(run, reason)
+        if asked and run not in self._running:
+            relay.stop(run)
         return asked
 
     def cancel_all(self, reason: str) -> None:
@@ -210,14 +329,105 @@ class RunEngine:
         for run in list(self._running):
             self._cancel_here(run, reason)
 
-    def _cancel_here(self, run: UUID, reason: str) -> None:
-        """Cancel a run of this process; from any thread, harmless for others."""
+    def _cancel_here(self, run: UUID, reason: str) -> bool:
+        """Cancel a run of this process; from any thread. False for others."""
         loop, control = self._running.get(run, (None, None))
-        if loop is not None and control is not None and not loop.is_closed():
-            try:
-                loop.call_soon_threadsafe(control.cancel, reason)
-            except RuntimeError:  # closed just now
-                return
+        if loop is None or control is None or loop.is_closed():
+            return False
+        try:
+            loop.call_soon_threadsafe(control.cancel, reason)
+        except RuntimeError:  # closed just now
+            return False
+        return True
+
+    async def ended(self, run: UUID, seconds: float) -> bool:
+        """Wait until a run has ended, wherever it is executed; False when time is up."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        subscription = broadcaster.subscribe(run)
+        try:
+            while (recorder := recorders.get(run)) is not None and not recorder.closed:
+                left = deadline - loop.time()
+                if left <= 0 or not await recorder.wait(recorder.committed, left):
+                    return False
+            while await get_pool().run(read_end, run) is None:
+                left = deadline - loop.time()
+                if left <= 0:
+                    return False
+                poller.ensure()
+                await subscription.wait(min(left, LOOK))
+        finally:
+            subscription.close()
+        return True
+
+    # ---- queues, and what other processes left behind -------------------------------------------------------------
+
+    async def advance(self, thread: int) -> None:
+        """Start the run that has waited longest for a thread, where that is free."""
+        if supervisor.draining():
+            return
+        begun = await get_pool().run(stores.ThreadStore().start_next, thread, _claim())
+        self._end_elsewhere(begun.ended)
+        opened = begun.opened
+        if opened is not None and opened.run is not None and opened.setup is not None:
+            if opened.warnings:
+                logger.warning("Run %s: %s", opened.run.pk, "; ".join(opened.warnings[:20]))
+            self.slots.take(opened.run.user, force=True)
+            self.launch(begun.entry, opened.run, opened.setup, opened.run.user)
+
+    async def advance_all(self) -> None:
+        """Move the queues of all threads that are free."""
+        try:
+            for thread in await get_pool().run(stores.ThreadStore().idle_queues):
+                await self.advance(thread)
+        except Exception:
+            logger.exception("Queues could not be moved; they are looked at again")
+
+    async def sweep(self) -> None:
+        """End lost runs, whoever left them, and move queues that stand still.
+
+        The first time in a process also runs are looked at that were alive a moment ago: perhaps it replaces theirs.
+        """
+        quiet, self._swept = settings.LEASE / 3 if self._swept else 0.0, True
+        try:
+            self._end_elsewhere(await get_pool().run(partial(stores.ThreadStore().reap_lost, quiet=quiet)))
+        except Exception:
+            logger.exception("Lost runs could not be ended; they are looked at again")
+        if queues():
+            await self.advance_all()
+
+    def recover(self) -> None:
+        """`sweep` in the background, once per process; call in the event loop."""
+        if not self._recovered and not supervisor.draining():
+            self._recovered = True
+            supervisor.start(self.sweep(), name="agui recovery", service=True)
+
+    def _end_elsewhere(self, runs: Iterable[UUID]) -> None:
+        """Runs have ended that no task of this process drove."""
+        for run in runs:
+            watchers.ended(run)
+            broadcaster.publish(run)
+            if announce.awaited():
+                supervisor.start(announce.finished(run, []), name=f"agui signals {run}")
+
+
+def queues() -> bool:
+    """Whether runs may wait for their thread on this site: without that nobody looks for them."""
+    return settings.BUSY == "queue" or any(settings.for_agent(entry, "BUSY") == "queue" for entry in all_agents())
+
+
+def _claim() -> str:
+    """Who executes the runs that are opened here: this process, or (empty) whom the `RUNNER` finds."""
+    return process_name() if settings.RUNNER is None else ""
+
+
+def _missing(name: str, error: Exception) -> AgentEntry:
+    """Stands for an agent that this process cannot load: its run fails in order."""
+
+    async def run(_: Any) -> None:
+        raise error
+
+    return AgentEntry(name, run)
 
 
 def _failed(setup: RunSetup, recorder: Recorder, error: Exception) -> Closing:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -18,7 +19,7 @@ from agui_django.models import Interrupt, Message, Run, StateVersion, Thread
 from agui_django.protocol.codec import clean, decode, encode
 from agui_django.protocol.errors import ThreadBusy
 from agui_django.protocol.json_patch import json_equal
-from agui_django.runs import history, reaping, resume, sql
+from agui_django.runs import history, queued, reaping, resume, sql
 from agui_django.runs.closing import store_messages
 from agui_django.runs.ledger import Ledger, last_words, state_digest, title
 from agui_django.runs.requests import Hydration, Opened, StartRequest
@@ -57,7 +58,7 @@ class Opening:
             return self._create(None, plan, self._reconcile(plan))
         runs = self._runs(thread)
         repeat = self._repeat(runs)
-        active = next((run for run in runs if not run.ended), None)
+        active = next((run for run in runs if run.status in Run.ACTIVE), None)
         if active is not None and reaping.lost(active) and reaping.reap_here(self.alias, thread, active):
             thread.refresh_from_db(using=self.alias)
             runs, active = self._runs(thread), None
@@ -69,8 +70,9 @@ class Opening:
                 return self._opened("joined", run=active, hydration=self._hydration(thread, active))
             if self.stored:
                 return self._opened("hydration", hydration=self._hydration(thread, None))
-        if active is not None:
-            raise ThreadBusy(extra={"runId": active.run_id})
+        waiting = [run for run in runs if run.status == Run.Status.QUEUED]
+        if active is not None or (waiting and not self._answers()):
+            return self._busy(thread, active, waiting)
         asking = [run for run in runs if getattr(run, "asking", False)]
         plan = resume.plan(self.alias, thread, self.request, open_runs=asking, now=self.now, warn=self.warnings.append)
         found = self._reconcile(plan)
@@ -81,10 +83,11 @@ class Opening:
     # ---- reading --------------------------------------------------------------------------------------------------
 
     def _runs(self, thread: Thread) -> list[Run]:
-        """The runs that matter: the active one, those with open questions, those this request may repeat."""
+        """The runs that matter: active, queued, with open questions, and those that this request may repeat."""
         asking = Q(pk__in=Interrupt.objects.filter(thread=thread, status=Interrupt.Status.OPEN).values("run_id"))
         mine = Q(run_id=self.request.run_input.run_id, digest=self.request.run_input.digest)
-        found = Run.objects.using(self.alias).filter(thread=thread).filter(Q(status__in=Run.ACTIVE) | asking | mine)
+        open_ = Q(status__in=[Run.Status.QUEUED, *Run.ACTIVE])
+        found = Run.objects.using(self.alias).filter(thread=thread).filter(open_ | asking | mine)
         flagged = found.annotate(asking=Case(When(asking, then=True), default=False, output_field=BooleanField()))
         return list(reaping.with_quiet(flagged).order_by("-created_at"))
 
@@ -113,10 +116,13 @@ class Opening:
 
     def _asks_for_history(self) -> bool:
         """``messages: []`` without answers: a client that wants to be shown the thread."""
+        return not self.data["messages"] and not self._answers()
+
+    def _answers(self) -> bool:
+        """Whether the request brings answers to questions."""
         props = self.data["forwardedProps"]
         command = props.get("command") if isinstance(props, dict) else None
-        answers = bool(self.data.get("resume")) or (isinstance(command, dict) and "resume" in command)
-        return not self.data["messages"] and not answers
+        return bool(self.data.get("resume")) or (isinstance(command, dict) and "resume" in command)
 
     def _hydration(self, thread: Thread, active: Run | None) -> Hydration:
         return Hydration(
@@ -144,10 +150,46 @@ class Opening:
             self.warnings.append,
         )
 
+    # ---- a busy thread --------------------------------------------------------------------------------------------
+
+    def _busy(self, thread: Thread, active: Run | None, waiting: list[Run]) -> Opened:
+        """What the agent's policy says. A request with answers never waits: it means the questions of this moment.
+
+        Raises:
+            ThreadBusy: the request is refused.
+        """
+        ahead = active or waiting[-1]  # the newest comes first
+        if self.policy.busy == "cancel" and not self._answers():
+            return self._opened("busy", run=ahead)
+        if self.policy.busy != "queue" or self._answers():
+            raise ThreadBusy(extra={"runId": ahead.run_id})
+        if len(waiting) >= self.policy.queue_length:
+            raise ThreadBusy("Too many runs wait for this thread.", extra={"runId": ahead.run_id})
+        self.ledger.thread = thread.pk
+        found = self._reconcile(resume.Plan())
+        self.data = queued.stored(self.data, found, active)
+        self.request = replace(self.request, claim="")
+        uid = uuid.uuid4()
+        run = self._insert_run(uid, thread, uid.hex, resume.Plan(), Run.Status.QUEUED)
+        return self._opened("queued", run=run)
+
+    def start_queued(self, thread: Thread, run: Run, found: queued.Found) -> Opened:
+        """Start a queued run on its thread, which is free and locked; the request is what `queued.request_of` gave.
+
+        Raises:
+            ResumeError: the thread waits for answers.
+        """
+        asking = [each for each in self._runs(thread) if getattr(each, "asking", False)]
+        self._read_messages(thread)
+        plan = resume.plan(self.alias, thread, self.request, open_runs=asking, now=self.now, warn=self.warnings.append)
+        return self._create(thread, plan, queued.late(self.alias, thread, self.stored, self.ledger, found), run)
+
     # ---- writing --------------------------------------------------------------------------------------------------
 
-    def _create(self, thread: Thread | None, plan: resume.Plan, found: history.Reconciled) -> Opened:
-        uid = uuid.uuid4()
+    def _create(
+        self, thread: Thread | None, plan: resume.Plan, found: history.Reconciled, waited: Run | None = None
+    ) -> Opened:
+        uid = uuid.uuid4() if waited is None else waited.pk
         calls = self._given_up(plan, found)
         turn, answers = self._turn(thread, uid, plan, found)
         state, edited, differs = self._state(thread)
@@ -155,7 +197,7 @@ class Opening:
         thread = self._save_thread(thread, found, state, edited=edited)
         self.ledger.thread = thread.pk
         self.ledger.resumed = bool(plan.answered)
-        run = self._insert_run(uid, thread, turn, plan)
+        run = self._insert_run(uid, thread, turn, plan) if waited is None else self._begin_queued(waited, turn)
         if found.superseded:
             rows = Message.objects.using(self.alias).filter(thread=thread, superseded_by=None)
             rows.filter(message_id__in=found.superseded).update(superseded_by=run)
@@ -249,9 +291,23 @@ class Opening:
             setattr(thread, name, value)
         return thread
 
-    def _insert_run(self, uid: uuid.UUID, thread: Thread, turn: str, plan: resume.Plan) -> Run:
+    def _begin_queued(self, run: Run, turn: str) -> Run:
+        """A queued run takes its thread. Its place among the thread's runs is where it begins, not where it came."""
+        run.status = Run.Status.RUNNING if self.request.claim else Run.Status.PENDING
+        run.claim, run.turn = self.request.claim, turn
+        run.started_at = self.now if self.request.claim else None
+        run.created_at = run.heartbeat = self.now
+        run.input = encode(_without_history(self.data))
+        names = ("status", "claim", "turn", "started_at", "created_at", "input")
+        values = {name: getattr(run, name) for name in names} | {"heartbeat": sql.NOW}
+        sql.update(self.alias, Run, values, uuid=run.pk)
+        return run
+
+    def _insert_run(
+        self, uid: uuid.UUID, thread: Thread, turn: str, plan: resume.Plan, status: Run.Status | None = None
+    ) -> Run:
         request, data = self.request, self.data
-        stored = {key: value for key, value in data.items() if key not in ("messages", "state")}
+        stored = data if status is not None else _without_history(data)
         run = Run(
             uuid=uid,
             thread=thread,
@@ -263,7 +319,7 @@ class Opening:
             extra=encode(dict(request.extra)),
             language=request.language[:20],
             time_zone=request.time_zone[:64],
-            status=Run.Status.RUNNING if request.claim else Run.Status.PENDING,
+            status=status or (Run.Status.RUNNING if request.claim else Run.Status.PENDING),
             claim=request.claim,
             started_at=self.now if request.claim else None,
             created_at=self.now,
@@ -317,6 +373,11 @@ def _locked_thread(alias: str) -> str:
     statement, params = threads.query.get_compiler(alias).as_sql()
     assert params == ("", "")  # noqa: S101 - scope and id, in this order
     return str(statement)
+
+
+def _without_history(data: Wire) -> Wire:
+    """The input as a run's row holds it: messages and state have rows of their own."""
+    return {key: value for key, value in data.items() if key not in ("messages", "state")}
 
 
 def _row(user: Any) -> Any:

@@ -8,9 +8,11 @@ Law: only a fallback for wake-ups that never come, so nothing may depend on its 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
 from django.db import DatabaseError
@@ -29,6 +31,9 @@ logger = logging.getLogger("agui_django.runs")
 #: Seconds between two statements.
 INTERVAL = 1.0
 
+#: Seconds between two looks for runs that are lost, and for queues that nobody moves.
+SWEEP = 10.0
+
 
 class Poller:
     """One per process; lives in the loop that last needed it."""
@@ -36,21 +41,35 @@ class Poller:
     def __init__(self) -> None:
         """Nothing is asked before `ensure`."""
         #: Runs executed in this process, and how each is cancelled. The callables may be called from any thread.
-        self.executing: dict[UUID, Callable[[str], None]] = {}
+        self.executing: dict[UUID, Callable[[str], object]] = {}
+        #: Looks for what other processes left behind; awaited at the first tick, and every `SWEEP` seconds.
+        self.sweep: Callable[[], Awaitable[None]] | None = None
+        #: Moves queues that stand still; awaited while a queued run is followed here.
+        self.advance: Callable[[], Awaitable[None]] | None = None
+        self._swept = -SWEEP
         self._task: asyncio.Task[None] | None = None
         self._seen: dict[Key, tuple[str, int | None]] = {}
         self._lock = threading.Lock()
+        self._hurried = asyncio.Event()
+
+    def hurry(self) -> None:
+        """Ask now rather than in a second; call in the poller's loop."""
+        self._hurried.set()
 
     def ensure(self) -> None:
         """Go on asking while there is something to ask about; call in the event loop."""
         with self._lock:
             task = self._task
             if task is None or task.done() or task.get_loop().is_closed():
+                self._hurried = asyncio.Event()
                 self._task = supervisor.start(self._poll(), name="agui polling", service=True)
 
     async def _poll(self) -> None:
         while True:
-            await asyncio.sleep(INTERVAL)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(INTERVAL):
+                    await self._hurried.wait()
+            self._hurried.clear()
             executing = list(self.executing)
             followed = set(broadcaster.watched()) - self.executing.keys()
             self._seen = {key: seen for key, seen in self._seen.items() if key in followed}
@@ -71,6 +90,11 @@ class Poller:
                 if self._seen.get(key) != (status, last_seq):
                     self._seen[key] = (status, last_seq)
                     broadcaster.publish(key, relay=False)
+            if self.advance is not None and any(rows.get(key, ("",))[0] == Run.Status.QUEUED for key in followed):
+                await self.advance()
+            if self.sweep is not None and time.monotonic() - self._swept >= SWEEP:
+                self._swept = time.monotonic()
+                await self.sweep()
 
 
 def read_progress(keys: Sequence[Key]) -> dict[Key, Progress]:

@@ -54,26 +54,32 @@ def lost(run: Any) -> bool:
     return bool(run.quiet) or (run.status == Run.Status.RUNNING and is_dead(run.claim))
 
 
-def reap_here(alias: str, thread: Thread, run: Run) -> bool:
+def reap_here(alias: str, thread: Thread, run: Run, why: str = "") -> bool:
     """End a lost run inside the caller's transaction, which holds the thread's row.
+
+    Args:
+        alias: the database.
+        thread: the locked row.
+        run: the run.
+        why: it never began, and this is known to be the reason; empty: what its row says of its life counts.
 
     Returns:
         False where it gave a sign of life meanwhile.
     """
     claim = f"reaper:{secrets.token_hex(8)}"
     found = Run.objects.using(alias).filter(pk=run.pk, status=run.status, claim=run.claim)
-    if not is_dead(run.claim):
+    if not why and not is_dead(run.claim):
         found = found.filter(quiet())
     if not found.update(claim=claim, status=Run.Status.RUNNING, heartbeat=Now()):
         return False
     logger.warning("Run %s was abandoned by %s; it is ended", run.pk, run.claim or "whoever should have claimed it")
-    closing, ledger, rows, last_seq = _closing(alias, thread, run)
+    closing, ledger, rows, last_seq = _closing(alias, thread, run, why)
     close_here(run.pk, claim, ledger, rows, last_seq, closing)
     run.refresh_from_db(using=alias)
     return True
 
 
-def _closing(alias: str, thread: Thread, run: Run) -> tuple[Closing, Ledger, list[Row], int]:
+def _closing(alias: str, thread: Thread, run: Run, why: str) -> tuple[Closing, Ledger, list[Row], int]:
     """What the log says, and how it ends."""
     ledger = Ledger(thread=thread.pk, resumed=run.resumed_run_id is not None)
     messages: list[Wire] = []
@@ -99,7 +105,7 @@ def _closing(alias: str, thread: Thread, run: Run) -> tuple[Closing, Ledger, lis
     failure = Failure(
         code=RunAbandoned().code,
         reference=secrets.token_hex(6),
-        text=f"{RunAbandoned()} Its claim was {run.claim!r}.",
+        text=f"{RunAbandoned()} {why or f'Its claim was {run.claim!r}.'}",
     )
     ending = _ending(thread, run, events, verifier, failure)
     for event in ending:

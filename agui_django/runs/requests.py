@@ -14,7 +14,7 @@ from agui_django.runs.setup import RunSetup, Wire
 if TYPE_CHECKING:
     from agui_django.models import Interrupt, Run
 
-Kind = Literal["created", "attached", "joined", "hydration", "refused"]
+Kind = Literal["created", "queued", "busy", "attached", "joined", "hydration", "refused"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class AgentPolicy:
     history: str = "verified"
     state_policy: str = "client"
     busy: str = "reject"
+    queue_length: int = 10
     open_interrupts: str = "reject"
     client_roles: tuple[str, ...] = ("user", "tool")
     initial_state: Any = None
@@ -42,6 +43,7 @@ class AgentPolicy:
             history=settings.for_agent(entry, "HISTORY"),
             state_policy=settings.for_agent(entry, "STATE_POLICY"),
             busy=settings.for_agent(entry, "BUSY"),
+            queue_length=settings.QUEUE_LENGTH,
             open_interrupts=settings.for_agent(entry, "OPEN_INTERRUPTS"),
             client_roles=tuple(settings.CLIENT_ROLES),
             initial_state=initial if isinstance(initial, dict) or callable(initial) else None,
@@ -116,7 +118,9 @@ class Opened:
     """What became of a `StartRequest`.
 
     Attributes:
-        kind: ``created``: a new run (`run`, `setup`). ``attached``: a repeat; follow `run` from its start.
+        kind: ``created``: a new run (`run`, `setup`). ``queued``: a new run that waits its turn; follow `run`.
+            ``busy``: nothing was stored, `run` has to be cancelled first. ``attached``: a repeat; follow `run` from its
+            start.
             ``joined``: a client without history met an active run; `run`, and `hydration` is what the thread held when
             it began. ``hydration``: no run; restate `hydration`. ``refused``: tell `error` as the stream's only event.
         warnings: what of the request was dropped or ignored, for the log.

@@ -135,7 +135,7 @@ def start_run(agent: str, thread: Thread | str | None, messages: Messages, user:
         timezone.activate(zone)
         return await astart_run(agent, thread, messages, user, **options)
 
-    return asyncio.run_coroutine_threadsafe(start(), _loop()).result()
+    return asyncio.run_coroutine_threadsafe(start(), background_loop()).result()
 
 
 # ---- parts ----------------------------------------------------------------------------------------------------------
@@ -166,8 +166,8 @@ _loops: dict[int, asyncio.AbstractEventLoop] = {}
 _loops_lock = threading.Lock()
 
 
-def _loop() -> asyncio.AbstractEventLoop:
-    """The event loop of this process's runs that were started by synchronous code; in a thread of its own."""
+def background_loop() -> asyncio.AbstractEventLoop:
+    """The event loop of this process's runs that synchronous code started or executes; in a thread of its own."""
     with _loops_lock:
         loop = _loops.get(os.getpid())
         if loop is None or loop.is_closed():

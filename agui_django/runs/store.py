@@ -5,21 +5,43 @@ Nothing else writes these rows, but for the log of a running run, which is the w
 
 from __future__ import annotations
 
+import logging
+from dataclasses import dataclass, field
+from datetime import timedelta
 from uuid import UUID
 
+from django.db import DatabaseError
 from django.db.models import Case, F, Value, When
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from agui_django.agents.registry import AgentEntry, get_agent
 from agui_django.models import Message, Run, Thread
 from agui_django.protocol.codec import decode
-from agui_django.protocol.errors import ResumeError
-from agui_django.runs import reaping, resume
+from agui_django.protocol.errors import AgUiError, ResumeError
+from agui_django.runs import queued, reaping, resume
 from agui_django.runs.database import database_alias, get_pool, transact
 from agui_django.runs.ledger import METADATA_KEY, Ledger
 from agui_django.runs.opening import Opening
 from agui_django.runs.requests import Hydration, Opened, StartRequest
 from agui_django.runs.setup import RunSetup, Wire
+
+logger = logging.getLogger("agui_django.runs")
+
+
+@dataclass
+class Begun:
+    """What became of a thread's queue.
+
+    Attributes:
+        opened: the run that starts, None where none does.
+        entry: its agent.
+        ended: the runs that could not start, and have ended.
+    """
+
+    opened: Opened | None = None
+    entry: AgentEntry | None = None
+    ended: list[UUID] = field(default_factory=list)
 
 
 class ThreadStore:
@@ -69,14 +91,51 @@ class ThreadStore:
         first = Case(When(cancel_requested="", then=Value(reason[:40])), default=F("cancel_requested"))
         return bool(transact(runs.update, cancel_requested=first))
 
-    def reap(self, uuid: UUID) -> bool:
-        """End a run whose process is gone; False where it lives, has ended, or does not exist."""
-        return transact(_reap, uuid)
+    def cancel_waiting(self, uuid: UUID, reason: str) -> int | None:
+        """End a run as cancelled that nobody executes yet: a queued or a pending one.
 
-    def reap_lost(self, limit: int = 100) -> list[UUID]:
-        """End runs that gave no sign of life for too long; each in its own transaction. Returns which."""
-        quiet = Run.objects.using(database_alias()).filter(reaping.quiet()).order_by("heartbeat")
-        return [uuid for uuid in list(quiet.values_list("uuid", flat=True)[:limit]) if self.reap(uuid)]
+        Returns:
+            Its thread; None where the run is neither (any more).
+        """
+        return transact(_cancel_waiting, uuid, reason)
+
+    def reap(self, uuid: UUID, *, why: str = "") -> bool:
+        """End a run whose process is gone; False where it lives, has ended, or does not exist.
+
+        Args:
+            uuid: the run.
+            why: it is known that nobody will claim it, for this reason: a pending run is ended at once.
+        """
+        return transact(_reap, uuid, why)
+
+    def reap_lost(self, limit: int = 100, *, quiet: float = 0.0) -> list[UUID]:
+        """End the runs that are lost; each in its own transaction. Returns which.
+
+        Args:
+            limit: how many at most.
+            quiet: look only at those without a sign of life for so many seconds.
+        """
+        active = reaping.with_quiet(Run.objects.using(database_alias()).active().order_by("heartbeat"))
+        if quiet:
+            active = active.filter(heartbeat__lt=Now() - timedelta(seconds=quiet))
+        found = active.only("uuid", "status", "claim")[: 10 * limit]
+        lost = [run.pk for run in found if reaping.lost(run)]
+        return [uuid for uuid in lost[:limit] if self.reap(uuid)]
+
+    # ---- queues ---------------------------------------------------------------------------------------------------
+
+    def idle_queues(self, limit: int = 100) -> list[int]:
+        """Threads in which runs wait though none is active."""
+        return queued.idle(database_alias(), limit)
+
+    def start_next(self, thread: int, claim: str) -> Begun:
+        """Start the run that has waited longest, where its thread is free; of several takers one does.
+
+        Args:
+            thread: the thread's primary key.
+            claim: the process that executes it at once; empty: it becomes pending.
+        """
+        return transact(_start_next, thread, claim)
 
     # ---- reading --------------------------------------------------------------------------------------------------
 
@@ -145,14 +204,58 @@ def _setup_from_rows(alias: str, run: Run) -> RunSetup:
     )
 
 
-def _reap(uuid: UUID) -> bool:
+def _locked(alias: str, run: UUID) -> Thread | None:
+    """A run's thread, locked; of the run itself nothing is, so that its process goes on writing."""
+    thread = Run.objects.using(alias).filter(pk=run).values("thread")
+    return Thread.objects.using(alias).select_for_update(no_key=True).filter(pk__in=thread).first()
+
+
+def _reap(uuid: UUID, why: str) -> bool:
     alias = database_alias()
-    threads = Thread.objects.using(alias).select_for_update(no_key=True)
-    thread = threads.filter(runs=uuid).first()
+    thread = _locked(alias, uuid)
     run = reaping.with_quiet(Run.objects.using(alias)).filter(uuid=uuid).first()
-    if thread is None or run is None or run.ended or not reaping.lost(run):
+    if thread is None or run is None or run.status not in Run.ACTIVE:
         return False
-    return reaping.reap_here(alias, thread, run)
+    unclaimed = bool(why) and run.status == Run.Status.PENDING
+    return (unclaimed or reaping.lost(run)) and reaping.reap_here(alias, thread, run, why if unclaimed else "")
+
+
+def _cancel_waiting(uuid: UUID, reason: str) -> int | None:
+    alias = database_alias()
+    thread = _locked(alias, uuid)
+    run = Run.objects.using(alias).filter(uuid=uuid).first()
+    if thread is None or run is None or run.status not in (Run.Status.QUEUED, Run.Status.PENDING):
+        return None
+    return thread.pk if queued.cancel(alias, thread, run, run.cancel_requested or reason) else None
+
+
+def _start_next(thread_key: int, claim: str) -> Begun:
+    alias, begun = database_alias(), Begun()
+    thread = Thread.objects.using(alias).select_for_update(no_key=True).filter(pk=thread_key).first()
+    if thread is None:
+        return begun
+    runs = Run.objects.using(alias).filter(thread=thread).select_related("user", "actor")
+    active = reaping.with_quiet(runs.active()).first()
+    if active is not None:
+        if not reaping.lost(active) or not reaping.reap_here(alias, thread, active):
+            return begun
+        begun.ended.append(active.pk)
+        thread.refresh_from_db(using=alias)
+    for run in runs.filter(status=Run.Status.QUEUED).order_by("created_at", "pk"):
+        run.thread = thread
+        try:
+            begun.entry = get_agent(run.agent)
+            request, found = queued.request_of(run, thread, begun.entry, claim)
+            begun.opened = Opening(alias, request).start_queued(thread, run, found)
+        except DatabaseError:
+            raise
+        except Exception as error:
+            logger.warning("Run %s cannot start: %s", run.pk, error, exc_info=not isinstance(error, AgUiError))
+            if queued.fail(alias, thread, run, error):
+                begun.ended.append(run.pk)
+            continue
+        break
+    return begun
 
 
 def _hydrate(scope: str, thread_id: str) -> Hydration | None:

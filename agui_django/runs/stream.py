@@ -25,6 +25,7 @@ from agui_django.runs.database import database_alias, get_pool
 from agui_django.runs.polling import poller
 from agui_django.runs.requests import Hydration
 from agui_django.runs.setup import Wire
+from agui_django.runs.watching import Watch
 
 #: An event's number in its run, its wire text, and whether every client may be sent it unchanged.
 Entry = tuple[int, str, bool]
@@ -65,6 +66,11 @@ class Follow:
         # Held from the start: it leaves the map when the run ends, its tail is still the shortest way to the end.
         self._recorder = None if last is not None else recorders.get(run)
         self._given_up = False
+        self._watch = Watch(run)
+
+    def close(self) -> None:
+        """Stop watching: the one who followed has gone. Also happens at the end, and when this is dropped."""
+        self._watch.close()
 
     def __aiter__(self) -> Follow:
         """Batches are taken once."""
@@ -73,7 +79,11 @@ class Follow:
     async def __anext__(self) -> Sequence[Entry]:
         """The next batch."""
         while True:
-            batch = await self._next()
+            try:
+                batch = await self._next()
+            except StopAsyncIteration:
+                self.close()
+                raise
             if not batch:
                 return batch
             self.cursor = batch[-1][0]

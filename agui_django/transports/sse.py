@@ -63,6 +63,9 @@ class Body:
 
     def close(self) -> None:
         """Give the body up; after its end, and when repeated, nothing happens. Called with the response."""
+        # What cannot be closed here (a generator) stops watching when it is dropped.
+        if (stop := getattr(self._source, "close", None)) is not None:
+            stop()
         leave, self._on_leave = self._on_leave, None
         if leave is not None:
             leave()

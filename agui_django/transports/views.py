@@ -47,6 +47,7 @@ async def health(request: HttpRequest, **_: Any) -> HttpResponseBase:
     """Whether this process takes new runs; for load balancers, so without a login."""
     if supervisor.draining():
         return requests.json_response({"status": "draining"}, status=503)
+    get_engine().recover()
     return requests.json_response({"status": "ok"})
 
 
@@ -126,7 +127,7 @@ def _response(request: HttpRequest, start: Start, opened: Opened, *, legacy: boo
     events = starts.batches(opened, legacy=legacy)
     if opened.run is None:
         return sse.stream_response(events)
-    # Only the client that started a run takes it with it when it leaves; a watcher does not.
+    # What a client leaves before it watches (or by another way than by watching) has to be told.
     return sse.stream_response(events, location=_location(request, opened.run), on_leave=start.leave)
 
 

@@ -1,0 +1,161 @@
+"""Runners: hand the id of a pending run to a task queue, whose worker executes it as the web process would.
+
+Law: a runner passes an id, nothing else; the rows are the truth. A task that is delivered twice, late or never does no
+harm: a run is claimed once, and one that nobody claims is ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import cache
+from typing import Any, ClassVar
+from uuid import UUID
+
+from django.db import connections
+from django.utils.module_loading import import_string
+
+from agui_django.conf import imported, settings
+
+#: Where workers find the task: every queue discovers the module ``tasks`` of an installed app.
+TASK = "agui_django.tasks.execute_run"
+
+
+class Runner:
+    """Hands runs over. Subclass it for another queue, or to set `options`; name the class in the setting ``RUNNER``.
+
+    `submit` may be called from several threads at once, outside any transaction. It returns when the queue has the id;
+    an exception ends the run as failed. The task calls `execute` (or awaits `aexecute`) with that id in a process that
+    has loaded the site's settings.
+    """
+
+    #: The package that the runner needs, for the system checks.
+    requires: ClassVar[str] = ""
+    #: Passed on to the queue with each task, such as the name of its queue.
+    options: ClassVar[dict[str, Any]] = {}
+
+    def submit(self, run_uuid: str) -> None:
+        """Queue a task for a pending run."""
+        raise NotImplementedError
+
+    async def asubmit(self, run_uuid: str) -> None:
+        """`submit`, from an event loop: in a thread, with a database connection of its own."""
+
+        def work() -> None:
+            try:
+                self.submit(run_uuid)
+            finally:
+                connections.close_all()
+
+        await asyncio.get_running_loop().run_in_executor(None, work)
+
+    def task(self, execute_run: Callable[[str], None]) -> Any:
+        """Make the queue's task of a function that executes a run; called once in each process."""
+        return execute_run
+
+
+class CeleryRunner(Runner):
+    """Celery: one run per worker process or thread. The site's Celery app is used as it is configured."""
+
+    requires = "celery"
+
+    def submit(self, run_uuid: str) -> None:
+        """Send the task by its name, through the site's app."""
+        import_string(TASK).apply_async((run_uuid,), **self.options)
+
+    def task(self, execute_run: Callable[[str], None]) -> Any:
+        """A shared task without result. Delivered early: what a killed worker held is ended, not begun again."""
+        from celery import shared_task
+
+        return shared_task(name=TASK, ignore_result=True, acks_late=False)(execute_run)
+
+
+class ProcrastinateRunner(Runner):
+    """Procrastinate, on PostgreSQL: its tasks are coroutines, so one worker executes many runs at once."""
+
+    requires = "procrastinate"
+
+    def submit(self, run_uuid: str) -> None:
+        """Defer the task."""
+        import_string(TASK).configure(**self.options).defer(run_uuid=run_uuid)
+
+    def task(self, execute_run: Callable[[str], None]) -> Any:
+        """A task of the app that `procrastinate.contrib.django` makes."""
+        from procrastinate.contrib.django import app
+
+        @app.task(name=TASK, pass_context=False)
+        async def task(run_uuid: str) -> None:
+            await aexecute(run_uuid)
+
+        return task
+
+
+class DjangoTasksRunner(Runner):
+    """Django's tasks: `django.tasks`, before Django 6.0 the package ``django-tasks``; any backend with workers."""
+
+    requires = "django.tasks or django_tasks"
+
+    def submit(self, run_uuid: str) -> None:
+        """Enqueue the task."""
+        import_string(TASK).enqueue(run_uuid)
+
+    def task(self, execute_run: Callable[[str], None]) -> Any:
+        """A task with these options: ``priority``, ``queue_name``, ``backend``."""
+        return _django_task()(**self.options)(execute_run)
+
+
+@cache
+def _django_task() -> Any:
+    try:
+        return import_string("django.tasks.task")
+    except ImportError:
+        return import_string("django_tasks.task")
+
+
+def get_runner() -> Runner | None:
+    """The runner of the setting ``RUNNER``; None: this process executes its runs itself.
+
+    Raises:
+        ImportError: there is no such class.
+    """
+    return None if settings.RUNNER is None else _made(settings.RUNNER)
+
+
+@cache
+def _made(path: str) -> Runner:
+    runner: Runner = imported(path)()
+    return runner
+
+
+def execute(run_uuid: str) -> bool:
+    """Execute a pending run to its end, for synchronous workers; False where it is not pending (any more).
+
+    The run lives in this process's own event loop, in a thread. What stops the caller (a time limit, a signal that
+    raises) cancels the run, which then ends in order.
+    """
+    from agui_django.runs.start import background_loop
+
+    loop = background_loop()
+    work = asyncio.run_coroutine_threadsafe(aexecute(run_uuid), loop)
+    try:
+        return work.result()
+    except BaseException:
+        if not work.done():
+            work.cancel()
+            _left(loop, UUID(run_uuid))
+        raise
+
+
+async def aexecute(run_uuid: str) -> bool:
+    """`execute`, for workers that are event loops: runs go on side by side."""
+    from agui_django.runs.engine import get_engine
+
+    return await get_engine().execute(UUID(run_uuid))
+
+
+def _left(loop: asyncio.AbstractEventLoop, run: UUID) -> None:
+    """Wait until a run that was cancelled has ended."""
+    from agui_django.runs.engine import get_engine
+
+    waiting = asyncio.run_coroutine_threadsafe(get_engine().ended(run, settings.CANCEL_GRACE + 5.0), loop)
+    waiting.result()
