@@ -52,6 +52,7 @@ class Relay:
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._layer: Any = None
         self._tasks: list[asyncio.Task[None]] = []
         self._due = asyncio.Event()
         self._channel = ""
@@ -101,11 +102,14 @@ class Relay:
                 loop = asyncio.get_running_loop()
             except RuntimeError:  # no place to live; the poll of the others finds it
                 return False
-            self._reset()
-            layer = _layer()
+            layer, channel = _layer(), self._channel
             if layer is None:
                 return False
-            self._loop = loop
+            same = layer is self._layer and self._pid == os.getpid()
+            self._reset()
+            self._loop, self._layer = loop, layer
+            # A process with one loop after the other (a worker's tasks) leaves no trail of channels.
+            self._channel = channel if same else ""
             self._tasks = [
                 supervisor.start(self._speak(layer), name="agui relay, speaking", service=True),
                 supervisor.start(self._listen(layer), name="agui relay, listening", service=True),
