@@ -19,9 +19,9 @@ from agui_django.protocol.codec import decode, encode
 from agui_django.protocol.downgrade import downgrade
 from agui_django.protocol.errors import AgUiError
 from agui_django.runs import recorder as recorders
-from agui_django.runs import supervisor
+from agui_django.runs import sharing, supervisor
 from agui_django.runs.broadcaster import broadcaster
-from agui_django.runs.database import database_alias, get_pool
+from agui_django.runs.database import database_alias
 from agui_django.runs.polling import poller
 from agui_django.runs.requests import Hydration
 from agui_django.runs.setup import Wire
@@ -137,15 +137,14 @@ class Follow:
 
     async def _read(self) -> Sequence[Entry] | None:
         """A read of rows: entries, [] where there are none yet, None where there will be none."""
-        pool = get_pool()
-        entries = await pool.run(read_entries, self._run, self.cursor)
+        entries = await sharing.read(read_entries, self._run, self.cursor)
         if entries or self._last is not None:
             return entries or None
-        last = await pool.run(read_end, self._run)
+        last = await sharing.read(read_end, self._run)
         if last is None:
             return []
         # It may have ended between the two statements.
-        return await pool.run(read_entries, self._run, self.cursor) or None if self.cursor < last else None
+        return await sharing.read(read_entries, self._run, self.cursor) or None if self.cursor < last else None
 
 
 def follow(run: UUID, after: int = 0, *, legacy: bool = False, last: int | None = None) -> Batches:
