@@ -7,15 +7,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from agui_django.runs import runners
+from agui_django.runs import runners, working
 
 
-def execute_run(run_uuid: str) -> None:
+def _execute_run(run_uuid: str) -> None:
     """Execute a pending run to its end."""
-    runners.execute(run_uuid)
+    working.execute(run_uuid)
 
 
-_runner = runners.get_runner()
-if _runner is not None:
-    _task: Any = _runner.task(execute_run)
-    globals()["execute_run"] = _task
+async def _aexecute_run(run_uuid: str) -> None:
+    """Execute a pending run to its end, beside others."""
+    await working.aexecute(run_uuid)
+
+
+def _task() -> Any:
+    # Queues find a task by the name of its function: both have the one under which it stands here.
+    for function in (_execute_run, _aexecute_run):
+        function.__name__ = function.__qualname__ = "execute_run"
+    runner = runners.get_runner()
+    return _execute_run if runner is None else runner.task(_execute_run, _aexecute_run)
+
+
+execute_run: Any = _task()

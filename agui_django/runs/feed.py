@@ -65,6 +65,11 @@ class Feed:
         self._restate = self.cursor is None
         self._told = True  # the watcher knows how the last run ended, or need not
 
+    def close(self) -> None:
+        """Stop watching: the one who followed has gone."""
+        if self._follow is not None:
+            self._follow.close()
+
     def __aiter__(self) -> Feed:
         """Batches are taken once."""
         return self

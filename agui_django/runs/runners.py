@@ -7,15 +7,17 @@ harm: a run is claimed once, and one that nobody claims is ended.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import cache
 from typing import Any, ClassVar
-from uuid import UUID
 
 from django.db import connections
 from django.utils.module_loading import import_string
 
 from agui_django.conf import imported, settings
+
+Execute = Callable[[str], None]
+AsyncExecute = Callable[[str], Coroutine[Any, Any, None]]
 
 #: Where workers find the task: every queue discovers the module ``tasks`` of an installed app.
 TASK = "agui_django.tasks.execute_run"
@@ -25,8 +27,8 @@ class Runner:
     """Hands runs over. Subclass it for another queue, or to set `options`; name the class in the setting ``RUNNER``.
 
     `submit` may be called from several threads at once, outside any transaction. It returns when the queue has the id;
-    an exception ends the run as failed. The task calls `execute` (or awaits `aexecute`) with that id in a process that
-    has loaded the site's settings.
+    an exception ends the run as failed. The task is one of the functions that `task` is given, called with that id in a
+    process that has loaded the site's settings.
     """
 
     #: The package that the runner needs, for the system checks.
@@ -49,8 +51,8 @@ class Runner:
 
         await asyncio.get_running_loop().run_in_executor(None, work)
 
-    def task(self, execute_run: Callable[[str], None]) -> Any:
-        """Make the queue's task of a function that executes a run; called once in each process."""
+    def task(self, execute_run: Execute, aexecute_run: AsyncExecute) -> Any:
+        """Make the queue's task of one of two functions that execute a run; called once in each process."""
         return execute_run
 
 
@@ -63,7 +65,7 @@ class CeleryRunner(Runner):
         """Send the task by its name, through the site's app."""
         import_string(TASK).apply_async((run_uuid,), **self.options)
 
-    def task(self, execute_run: Callable[[str], None]) -> Any:
+    def task(self, execute_run: Execute, aexecute_run: AsyncExecute) -> Any:
         """A shared task without result. Delivered early: what a killed worker held is ended, not begun again."""
         from celery import shared_task
 
@@ -79,15 +81,11 @@ class ProcrastinateRunner(Runner):
         """Defer the task."""
         import_string(TASK).configure(**self.options).defer(run_uuid=run_uuid)
 
-    def task(self, execute_run: Callable[[str], None]) -> Any:
+    def task(self, execute_run: Execute, aexecute_run: AsyncExecute) -> Any:
         """A task of the app that `procrastinate.contrib.django` makes."""
         from procrastinate.contrib.django import app
 
-        @app.task(name=TASK, pass_context=False)
-        async def task(run_uuid: str) -> None:
-            await aexecute(run_uuid)
-
-        return task
+        return app.task(name=TASK)(aexecute_run)
 
 
 class DjangoTasksRunner(Runner):
@@ -99,7 +97,7 @@ class DjangoTasksRunner(Runner):
         """Enqueue the task."""
         import_string(TASK).enqueue(run_uuid)
 
-    def task(self, execute_run: Callable[[str], None]) -> Any:
+    def task(self, execute_run: Execute, aexecute_run: AsyncExecute) -> Any:
         """A task with these options: ``priority``, ``queue_name``, ``backend``."""
         return _django_task()(**self.options)(execute_run)
 
@@ -125,37 +123,3 @@ def get_runner() -> Runner | None:
 def _made(path: str) -> Runner:
     runner: Runner = imported(path)()
     return runner
-
-
-def execute(run_uuid: str) -> bool:
-    """Execute a pending run to its end, for synchronous workers; False where it is not pending (any more).
-
-    The run lives in this process's own event loop, in a thread. What stops the caller (a time limit, a signal that
-    raises) cancels the run, which then ends in order.
-    """
-    from agui_django.runs.start import background_loop
-
-    loop = background_loop()
-    work = asyncio.run_coroutine_threadsafe(aexecute(run_uuid), loop)
-    try:
-        return work.result()
-    except BaseException:
-        if not work.done():
-            work.cancel()
-            _left(loop, UUID(run_uuid))
-        raise
-
-
-async def aexecute(run_uuid: str) -> bool:
-    """`execute`, for workers that are event loops: runs go on side by side."""
-    from agui_django.runs.engine import get_engine
-
-    return await get_engine().execute(UUID(run_uuid))
-
-
-def _left(loop: asyncio.AbstractEventLoop, run: UUID) -> None:
-    """Wait until a run that was cancelled has ended."""
-    from agui_django.runs.engine import get_engine
-
-    waiting = asyncio.run_coroutine_threadsafe(get_engine().ended(run, settings.CANCEL_GRACE + 5.0), loop)
-    waiting.result()

@@ -46,6 +46,13 @@ class Shown:
     held: int = 0
     ends: bool = False
 
+    async def leave(self) -> None:
+        """Nobody watches it any more; harmless at its end."""
+        if (close := getattr(self.batches, "close", None)) is not None:
+            close()
+        elif (aclose := getattr(self.batches, "aclose", None)) is not None:
+            await aclose()
+
     def cursor(self, number: int | str) -> dict[str, Any] | None:
         """What a follow frame has to say to go on behind a frame; None behind what was never recorded."""
         if not number:

@@ -186,7 +186,10 @@ class AgUiConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             if before is not None:
                 await asyncio.wait([before])
             stream = await answer()
-            ended = await self._show(stream)
+            try:
+                ended = await self._show(stream)
+            finally:
+                await stream.leave()
         except Gone:
             return
         except Exception as error:

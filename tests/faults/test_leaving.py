@@ -55,7 +55,7 @@ def test_thirty_clients_leave(policy: str, server: LiveServer, ada: Any, caplog:
     async def everybody() -> None:
         await asyncio.gather(*(leave(server, caller, n, moment) for n, moment in enumerate(moments)))
 
-    with override_agent("words", agent, on_disconnect=policy):
+    with override_agent("words", agent, on_disconnect=policy, disconnect_grace=0):
         threads = threading.active_count()
         asyncio.run(everybody())
         wait_until(lambda: not Run.objects.exclude(status__in=Run.TERMINAL).exists())

@@ -41,7 +41,7 @@ async def test_at_every_moment(policy: str, headers: Any, body: Callable[..., by
             # moments from the middleware, the login and the opening of the run to the middle of its text
             await asyncio.sleep(number * 0.002)
 
-    with override_agent("words", words, on_disconnect=policy):
+    with override_agent("words", words, on_disconnect=policy, disconnect_grace=0):
         for start in range(0, 60, 20):
             await asyncio.gather(*(leave(number) for number in range(start, start + 20)))
         await supervisor.settle()
@@ -75,7 +75,7 @@ async def test_while_the_run_is_being_opened(
     for policy, ends in (("continue", ("finished", "")), ("cancel", ("cancelled", "disconnect"))):
         entered.clear()
         go_on.clear()
-        with override_agent("words", words, on_disconnect=policy):
+        with override_agent("words", words, on_disconnect=policy, disconnect_grace=0):
             async with Exchange("POST", "/agui/agents/words", body(policy), headers) as exchange:
                 await asyncio.to_thread(entered.wait, 20)
             assert exchange.status == 0
@@ -87,7 +87,7 @@ async def test_while_the_run_is_being_opened(
 
 async def test_only_the_client_that_started_a_run_takes_it_along(headers: Any, body: Any, gate: Any) -> None:
     same = body()
-    with override_agent("gate", gate, on_disconnect="cancel"):
+    with override_agent("gate", gate, on_disconnect="cancel", disconnect_grace=0):
         async with Exchange("POST", "/agui/agents/gate", same, headers) as first:
             await first.events(3)
             path = first.headers["content-location"]

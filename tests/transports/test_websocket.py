@@ -325,7 +325,7 @@ async def test_old_clients_are_sent_what_they_read(page: Any, body: Callable[...
 
 @pytest.mark.parametrize(("policy", "ends"), [("continue", ("finished", "")), ("cancel", ("cancelled", "disconnect"))])
 async def test_leaving(page: Any, body: Callable[..., bytes], gate: Any, policy: str, ends: Any) -> None:
-    with override_agent("gate", gate, on_disconnect=policy):
+    with override_agent("gate", gate, on_disconnect=policy, disconnect_grace=0):
         async with Socket("gate", headers=page) as socket:
             await socket.send(body())
             await socket.events(3)
@@ -337,7 +337,7 @@ async def test_leaving(page: Any, body: Callable[..., bytes], gate: Any, policy:
 
 
 async def test_a_watcher_that_leaves_takes_nothing_along(page: Any, body: Callable[..., bytes], gate: Any) -> None:
-    with override_agent("gate", gate, on_disconnect="cancel"):
+    with override_agent("gate", gate, on_disconnect="cancel", disconnect_grace=0):
         async with Socket("gate", headers=page) as socket:
             await socket.send(body(runId="r1"))
             await socket.events(3)
