@@ -22,6 +22,13 @@ async function ask(page, agent, text) {
   await page.locator("body[data-busy=true]").waitFor();
 }
 
+// For answers that may be over before anybody could see that the page was busy.
+async function say(page, agent, text) {
+  await page.selectOption("#agent", agent);
+  await page.fill("#prompt", text);
+  await page.press("#prompt", "Enter");
+}
+
 const SCENARIOS = {
   async chat(page) {
     await ask(page, "echo", "Hello **there** & <b>you</b>");
@@ -53,7 +60,7 @@ const SCENARIOS = {
     const cursors = [];
     page.on("request", (request) => {
       const after = new URL(request.url()).searchParams.get("after");
-      if (after !== null) cursors.push(Number(after));
+      if (after !== null) cursors.push(Number(after.split(":").at(-1)));
     });
     await ask(page, "echo", "tokens:200 delay_ms:20 size:24");
     await page.waitForFunction(() => document.querySelector(".message.assistant .text")?.textContent.length > 600);
@@ -66,6 +73,73 @@ const SCENARIOS = {
     const [text] = await answers(page);
     assert.equal((await answers(page)).length, 1);
     return { thread: await thread(page), text };
+  },
+
+  // Two tabs of one thread: what either starts is seen in both, while it runs and afterwards.
+  async tabs(page) {
+    await say(page, "echo", "First");
+    await page.getByText("You said: First").waitFor();
+    await idle(page);
+    const second = await page.context().newPage();
+    second.setDefaultTimeout(30_000);
+    await second.goto(page.url());
+    await second.getByText("You said: First").waitFor();
+    assert.equal(await second.evaluate(() => document.body.dataset.busy), "false");
+
+    await ask(page, null, "tokens:100 delay_ms:20 size:24");
+    await second.locator("body[data-busy=true]").waitFor();
+    const length = (tab) => tab.locator(".message.assistant .text").last().textContent().then((text) => text.length);
+    await second.waitForFunction(() => [...document.querySelectorAll(".message.assistant .text")].at(-1).textContent.length > 300);
+    assert.ok((await length(second)) < 2400, "it is seen while it runs");
+    assert.equal(await second.locator("#send").isVisible(), false);
+    await second.reload();
+    await second.locator("body[data-busy=true]").waitFor();
+    await idle(page);
+    await idle(second);
+    assert.deepEqual(await answers(second), await answers(page));
+
+    // The other way round, and stopped from the tab that did not start it.
+    await second.fill("#prompt", "tokens:2000 delay_ms:20 size:8");
+    await second.press("#prompt", "Enter");
+    await page.locator("body[data-busy=true]").waitFor();
+    await page.waitForFunction(() => document.querySelectorAll(".message.assistant .text").length === 3);
+    await page.click("#stop");
+    await second.locator("#notice", { hasText: "Stopped." }).waitFor();
+    await page.locator("#notice", { hasText: "Stopped." }).waitFor();
+    await idle(page);
+    assert.deepEqual(await page.locator(".bubble").allTextContents(), await second.locator(".bubble").allTextContents());
+    assert.deepEqual(await answers(page), await answers(second));
+    const shown = await answers(page);
+    await page.reload();
+    await page.getByText("You said: First").waitFor();
+    assert.deepEqual(await answers(page), shown);
+    return { thread: await thread(page), answers: shown };
+  },
+
+  // A browser's own EventSource: it comes back by itself, and nothing is doubled.
+  async source(page) {
+    await say(page, "echo", "First");
+    await page.getByText("You said: First").waitFor();
+    await idle(page);
+    const id = await thread(page);
+    return page.evaluate(async (threadId) => {
+      const api = await import("/static/chat/api.js");
+      const types = [];
+      let opened = 0;
+      const source = new EventSource(`/agui/threads/events?threadId=${threadId}&until=idle`);
+      source.onopen = () => (opened += 1);
+      source.onmessage = ({ data }) => types.push(JSON.parse(data).type);
+      const until = async (done) => {
+        while (!done()) await new Promise((resolve) => setTimeout(resolve, 20));
+      };
+      await until(() => types.length === 4);
+      const message = { id: crypto.randomUUID(), role: "user", content: "tokens:40 delay_ms:60 size:4" };
+      const body = { threadId, runId: crypto.randomUUID(), protocolVersion: "1.1", messages: [message], tools: [], context: [] };
+      await api.start("echo", body, new AbortController().signal);
+      await until(() => types.filter((type) => type === "RUN_FINISHED").length === 2);
+      await until(() => source.readyState === EventSource.CLOSED); // 204: nothing runs, nothing was missed
+      return { thread: threadId, types, opened };
+    }, id);
   },
 
   async plan(page) {
@@ -273,7 +347,8 @@ const SCENARIOS = {
 
 const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: FLAGS });
 try {
-  const page = await browser.newPage({ viewport: { width: 1360, height: 850 }, colorScheme: "light" });
+  const context = await browser.newContext({ viewport: { width: 1360, height: 850 }, colorScheme: "light" });
+  const page = await context.newPage();
   page.setDefaultTimeout(30_000);
   const problems = [];
   page.on("pageerror", (error) => problems.push(String(error)));

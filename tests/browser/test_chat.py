@@ -66,6 +66,21 @@ def test_reload_in_the_middle(server: ServerProcess, drive: Drive) -> None:
     assert (run["status"], run["lastSeq"]) == ("finished", 204)
 
 
+def test_two_tabs_of_one_thread(server: ServerProcess, drive: Drive) -> None:
+    shown = drive("tabs")
+    thread = server.stored(shown["thread"])
+    assert [text.strip() for text in stored_texts(thread, "assistant")] == [text.strip() for text in shown["answers"]]
+    assert [run["status"] for run in thread["runs"]] == ["finished", "finished", "cancelled"]
+
+
+def test_an_event_source(server: ServerProcess, drive: Drive) -> None:
+    shown = drive("source")
+    _, run = server.stored(shown["thread"])["runs"]
+    restated = ["RUN_STARTED", "MESSAGES_SNAPSHOT", "STATE_SNAPSHOT", "RUN_FINISHED"]
+    assert shown["types"] == restated + [event["type"] for event in run["events"]]
+    assert shown["opened"] >= 2
+
+
 def test_plan_is_watched(server: ServerProcess, drive: Drive) -> None:
     shown = drive("plan")
     state = server.stored(shown["thread"])["state"]

@@ -36,7 +36,7 @@ export async function agents() {
   return (await response.json()).agents;
 }
 
-/** Starts a run: resolves once it has an address, then `frames` yields {seq, event}. */
+/** Starts a run: resolves once it has an address, then `frames` yields {id, seq, event}. */
 export async function start(agent, body, signal) {
   const response = await call(`agents/${encodeURIComponent(agent)}`, {
     method: "POST",
@@ -53,6 +53,12 @@ export async function follow(run, after, signal) {
   return { run, frames: frames(response) };
 }
 
+/** A thread behind a cursor, or its present; then whatever runs in it, until the page leaves. */
+export async function thread(id, cursor, signal) {
+  const after = cursor ? `&after=${cursor}` : "";
+  return frames(await call(`threads/events?threadId=${encodeURIComponent(id)}${after}`, { signal }));
+}
+
 export async function cancel(run) {
   await call(`runs/${run}/cancel`, { method: "POST" });
 }
@@ -63,6 +69,6 @@ function runOf(response) {
 
 async function* frames(response) {
   for await (const { id, data } of events(response)) {
-    yield { seq: id === null ? null : Number(id), event: JSON.parse(data) };
+    yield { id, seq: id === null ? null : Number(id), event: JSON.parse(data) };
   }
 }

@@ -17,7 +17,9 @@ const runsPanel = new Runs($("runs"));
 let agents = [];
 let entry = null; // the open thread as listed: {id, title, agent, runs}
 let thread = emptyThread();
-let reading = null; // the stream being read: {run, seq, abort, quiet}; quiet ones restate what is stored
+let reading = null; // the run that this page started: {run, seq, abort}
+let watching = null; // the thread, while no such run is read: {run, abort, restating, error}; `run` while one is active
+let cursor = null; // the last event that is shown, as `<run>:<seq>`
 let trouble = null; // a refusal that no event told
 
 // ---- drawing: at most once a frame -------------------------------------------------------------------------------
@@ -51,8 +53,8 @@ function draw() {
 }
 
 function drawStatus() {
-  const busy = reading !== null && (reading.run !== null || !reading.quiet);
-  const asking = thread.interrupts.length > 0 && reading === null;
+  const busy = reading !== null || Boolean(watching?.run);
+  const asking = thread.interrupts.length > 0 && !busy;
   document.body.dataset.busy = busy;
   $("agent").disabled = busy || entry.runs.length > 0;
   $("working").hidden = !busy;
@@ -61,7 +63,7 @@ function drawStatus() {
   $("send").hidden = busy;
   $("prompt").disabled = asking;
   $("prompt").placeholder = asking ? "Answer the question above to go on" : `Message ${titleOf(entry.agent)}`;
-  $("empty").hidden = reading !== null || thread.messages.length > 0 || trouble !== null;
+  $("empty").hidden = busy || Boolean(watching?.restating) || thread.messages.length > 0 || trouble !== null;
   panels.drawNotice($("notice"), trouble ?? (busy ? null : thread.error), !busy && thread.outcome?.type === "cancelled");
   const form = $("questions");
   if (!asking) form.replaceChildren();
@@ -89,43 +91,85 @@ const titleOf = (name) => agents.find((each) => each.name === name)?.title || na
 
 const ended = () => thread.outcome !== null || thread.error !== null;
 
-async function read(open, options) {
-  const mine = (reading = streams.reading(options));
+async function read(open) {
+  stopWatching();
+  const mine = (reading = streams.reading());
   const place = entry;
-  const opened = (uuid) => place.runs.some((run) => run.uuid === uuid) || addRun(place, uuid);
+  const opened = (uuid) => runOf(place, uuid);
   try {
-    await streams.read(mine, { open, opened, take: (seq, event) => take(mine, place, seq, event), ended });
+    await streams.read(mine, { open, opened, take: (seq, event) => take(place, mine.run, seq, event), ended });
   } finally {
     if (reading === mine) {
       reading = null;
-      close(place);
+      close(place, mine.run);
       changed([]);
+      if (place.runs.length > 0) watch().catch(refused);
     }
   }
 }
 
-function take(mine, place, seq, event) {
-  const run = place.runs.find((each) => each.uuid === mine.run);
-  if (run && seq !== null) run.seq = seq;
+function take(place, uuid, seq, event) {
+  if (uuid && seq !== null) {
+    runOf(place, uuid).seq = seq;
+    cursor = `${uuid}:${seq}`;
+  }
   changed(fold(thread, event));
   keepSoon();
 }
 
-function addRun(place, uuid) {
-  place.runs.unshift({ uuid, agent: place.agent, status: "running", started: Date.now(), seq: 0 });
-  threads.put(place);
-  drawList();
+/** The run's entry in the list of the thread; a new one where it was started elsewhere. */
+function runOf(place, uuid) {
+  let run = place.runs.find((each) => each.uuid === uuid);
+  if (!run) {
+    run = { uuid, agent: place.agent, status: "running", started: Date.now(), seq: 0 };
+    place.runs.unshift(run);
+    threads.put(place);
+    drawList();
+  }
+  return run;
 }
 
-function close(place) {
-  const run = place.runs[0];
+function close(place, uuid, watched = true) {
+  const run = place.runs.find((each) => each.uuid === uuid);
   if (run?.status === "running" && ended()) {
     run.status = thread.error ? "failed" : { interrupt: "interrupted", cancelled: "cancelled" }[thread.outcome.type] ?? "finished";
-    run.ended = Date.now();
+    if (watched) run.ended = Date.now();
     run.last = thread.messages.findLast((message) => message.role !== "tool")?.id;
   }
   keep();
   drawList();
+}
+
+// ---- watching the thread: runs that another tab or the site started ------------------------------------------------------
+
+function watch() {
+  stopWatching();
+  const mine = (watching = { run: null, abort: new AbortController(), restating: cursor === null, error: thread.error });
+  const place = entry;
+  return streams.watch(mine.abort.signal, {
+    open: (after, signal) => api.thread(place.id, after, signal),
+    cursor: () => cursor,
+    begun: () => Object.assign(mine, { restating: cursor === null, run: cursor && mine.run }),
+    take: (id, event) => takeWatched(mine, place, id, event),
+  });
+}
+
+function takeWatched(mine, place, id, event) {
+  const [uuid, seq] = id ? id.split(":") : [mine.run, null];
+  if (event.type === "RUN_STARTED") trouble = null;
+  take(place, uuid, seq && Number(seq), event);
+  // An event under a cursor that is not the run's last one: something runs.
+  mine.run = ended() ? null : uuid ?? mine.run;
+  if (!ended()) return;
+  // What went wrong stays on the page: the thread's present does not tell it again.
+  if (mine.restating && place.runs[0]?.uuid === uuid) thread.error ??= mine.error;
+  if (uuid) close(place, uuid, !mine.restating);
+  mine.restating = false;
+}
+
+function stopWatching() {
+  watching?.abort.abort();
+  watching = null;
 }
 
 // ---- keeping what is shown, so that a reload goes on in the middle -------------------------------------------------------
@@ -154,7 +198,7 @@ function request(more) {
 
 async function send(text) {
   const content = text.trim();
-  if (!content || reading) return;
+  if (!content || reading || watching?.run) return;
   const message = { id: crypto.randomUUID(), role: "user", content };
   if (entry.runs.length === 0) entry.title = content.slice(0, 60);
   $("prompt").value = "";
@@ -172,7 +216,9 @@ async function resume(entries) {
   trouble = null;
   await run(request({ resume: entries }));
   // A resume that failed before it acted leaves its questions open.
-  if (thread.error) await hydrate();
+  if (!thread.error) return;
+  cursor = null;
+  watch().catch(refused);
 }
 
 /** Starts a run and reads it to its end; false when it was refused. */
@@ -193,33 +239,28 @@ function refused(error) {
 }
 
 async function stop() {
-  if (!reading?.run) return;
+  const run = reading ? reading.run : watching?.run;
+  if (!run) return;
   $("stop").disabled = true;
-  await api.cancel(reading.run).catch(refused);
+  await api.cancel(run).catch(refused);
   $("stop").disabled = false;
-}
-
-/** Asks for the thread as it is stored; joins its run when one is active. */
-async function hydrate() {
-  const error = thread.error;
-  const body = request({});
-  await read((signal) => api.start(entry.agent, body, signal), { quiet: true }).catch(refused);
-  thread.error ??= error;
-  changed(null);
 }
 
 async function openThread(found) {
   leave();
   entry = found;
-  thread = threads.shown(found.id) ?? emptyThread();
-  show();
+  const shown = threads.shown(found.id);
+  thread = shown ?? emptyThread();
   const last = found.runs[0];
+  // In the middle of a run it goes on where it was; at rest it is asked for as it is stored.
+  if (shown && last.status === "running" && last.seq) cursor = `${last.uuid}:${last.seq}`;
+  show();
   try {
-    if (last.status === "running") {
-      const seq = threads.shown(found.id) ? last.seq : 0;
-      await read((signal) => api.follow(last.uuid, seq, signal), { from: seq });
-    } else await hydrate();
+    const done = watch();
+    if (cursor) watching.run = last.uuid;
+    await done;
   } catch (error) {
+    if (entry !== found) return;
     if (error.status === 404) {
       threads.forget(found.id);
       newThread();
@@ -241,6 +282,8 @@ function leave() {
   keep();
   reading?.abort.abort();
   reading = null;
+  stopWatching();
+  cursor = null;
   trouble = null;
 }
 

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import AsyncIterator
 from typing import Any
 
 from agui_django import RunContext, agent
+from project.script import play
+
+#: What runs of `gated` wait for, by thread.
+_gates: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
 
 @agent("paint")
@@ -38,3 +46,21 @@ async def blocks(run: RunContext) -> dict[str, Any]:
     run.state["order"]["items"].append("kettle")
     await run.say("The kettle is on its way.")
     return {"orders": 1}
+
+
+@agent("gated")
+async def gated(run: RunContext) -> AsyncIterator[dict[str, Any]]:
+    """Plays a script of two parts; before the second it waits for a run of `release` that names its thread."""
+    ids = {"thread_id": run.input.thread_id, "run_id": run.input.run_id}
+    first, second = json.loads(run.text)
+    async for event in play(json.dumps(first), **ids):
+        yield event
+    await _gates[run.input.thread_id].wait()
+    async for event in play(json.dumps(second), **ids):
+        yield event
+
+
+@agent("release")
+async def release(run: RunContext) -> None:
+    """Lets the run of the named thread go on."""
+    _gates[run.text].set()
