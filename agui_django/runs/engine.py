@@ -297,11 +297,12 @@ class RunEngine:
                 closing = await drive(entry, setup, recorder, control)
             except Exception as error:
                 closing = _failed(setup, recorder, error)
-            if await recorder.close(closing) and announced is not None:
+            closed = await recorder.close(closing)
+            if closed and queues():
+                supervisor.start(self.advance(setup.ledger.thread), name=f"agui queue {setup.ledger.thread}")
+            if closed and announced is not None:
                 await announced
                 await announce.finished(recorder.uuid, [message["id"] for message in closing.messages])
-            if not recorder.lost and queues():
-                supervisor.start(self.advance(setup.ledger.thread), name=f"agui queue {setup.ledger.thread}")
         except BaseException as error:
             # Without this the run would be kept alive by its heartbeat, and hold its thread for ever.
             recorder.lose(error if isinstance(error, Exception) else RunClosed("The process ends."))
@@ -318,10 +319,16 @@ class RunEngine:
         Returns:
             Whether it was active.
         """
-        asked = await get_pool().run(stores.ThreadStore().request_cancel, run, reason)
-        self._cancel_here(run, reason)
-        if asked and run not in self._running:
-            relay.stop(run)
+        store, pool = stores.ThreadStore(), get_pool()
+        asked = await pool.run(store.request_cancel, run, reason)
+        if asked and not self._cancel_here(run, reason):
+            # Who executes it reads the request; what nobody executes yet has to be ended here.
+            thread = await pool.run(store.cancel_waiting, run, reason)
+            if thread is None:
+                relay.stop(run)
+            else:
+                self._end_elsewhere([run])
+                await self.advance(thread)
         return asked
 
     def cancel_all(self, reason: str) -> None:

@@ -18,6 +18,7 @@ from uuid import UUID
 from django.db import DatabaseError
 from django.db.models import OuterRef, Q, Subquery
 
+from agui_django.conf import settings
 from agui_django.models import Run, RunEvents, Thread
 from agui_django.runs import supervisor
 from agui_django.runs.broadcaster import Key, broadcaster
@@ -31,9 +32,6 @@ logger = logging.getLogger("agui_django.runs")
 #: Seconds between two statements.
 INTERVAL = 1.0
 
-#: Seconds between two looks for runs that are lost, and for queues that nobody moves.
-SWEEP = 10.0
-
 
 class Poller:
     """One per process; lives in the loop that last needed it."""
@@ -42,11 +40,11 @@ class Poller:
         """Nothing is asked before `ensure`."""
         #: Runs executed in this process, and how each is cancelled. The callables may be called from any thread.
         self.executing: dict[UUID, Callable[[str], object]] = {}
-        #: Looks for what other processes left behind; awaited at the first tick, and every `SWEEP` seconds.
+        #: Looks for what other processes left behind; awaited at the first tick, and three times a lease.
         self.sweep: Callable[[], Awaitable[None]] | None = None
         #: Moves queues that stand still; awaited while a queued run is followed here.
         self.advance: Callable[[], Awaitable[None]] | None = None
-        self._swept = -SWEEP
+        self._swept: float | None = None
         self._task: asyncio.Task[None] | None = None
         self._seen: dict[Key, tuple[str, int | None]] = {}
         self._lock = threading.Lock()
@@ -92,8 +90,9 @@ class Poller:
                     broadcaster.publish(key, relay=False)
             if self.advance is not None and any(rows.get(key, ("",))[0] == Run.Status.QUEUED for key in followed):
                 await self.advance()
-            if self.sweep is not None and time.monotonic() - self._swept >= SWEEP:
-                self._swept = time.monotonic()
+            now = time.monotonic()
+            if self.sweep is not None and (self._swept is None or now - self._swept >= settings.LEASE / 3):
+                self._swept = now
                 await self.sweep()
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.parts import require
 
 HERE = Path(__file__).parent
-NAMES = ["sql", "store", "resume", "reaping", "recorder", "races", "database", "log_machine"]
+NAMES = ["sql", "store", "resume", "reaping", "recorder", "races", "database", "log_machine", "queues"]
 DATABASES = {
     "sqlite as startproject leaves it": {"AGUI_DATABASE": "sqlite", "AGUI_SQLITE": ""},
     "sqlite with WAL and IMMEDIATE": {"AGUI_DATABASE": "sqlite", "AGUI_SQLITE": "wal"},
