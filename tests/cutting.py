@@ -44,6 +44,12 @@ class CuttingProxy:
         """Call a function once, when so many bytes went to the first client."""
         self._trigger = count, then
 
+    def cut_all(self, cuts: list[int]) -> None:
+        """Cut what is connected now, and what connects next as `cuts` says."""
+        self.cuts = list(cuts)
+        for connection in list(self._open):
+            self._end(connection)
+
     def __enter__(self) -> CuttingProxy:
         self._start(self._accept)
         return self

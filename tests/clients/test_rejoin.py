@@ -200,6 +200,42 @@ def test_of_an_interrupted_run(thread: Thread) -> None:
     assert [interrupt["message"] for interrupt in seen["pendingInterrupts"]] == ["Which hotel?", "And breakfast?"]
 
 
+def test_several_runs_of_one_feed(thread: Thread) -> None:
+    """At rest, then a run that fails, one that is large, one that answers: recorded, then read by the client."""
+    thread.script("script", [*OPEN, *CLOSE])
+    place = thread.feed()
+    text = ""
+    with sse.client(thread.server.base_url) as http:
+        address = place["url"].partition("/agui/")[2].replace("&until=idle", "")
+        with http.stream("GET", f"/agui/{address}") as response:
+            pieces = response.iter_text()
+
+            def read(terminals: int) -> str:
+                told = text
+                while told.count('"RUN_FINISHED"') + told.count('"RUN_ERROR"') < terminals or not told.endswith("\n\n"):
+                    told += next(pieces)
+                return told
+
+            text = read(1)
+            thread.script("script", [{"$raise": "ValueError: x"}])
+            text = read(2)
+            thread.script("script", [{"type": "TEXT_MESSAGE_CHUNK", "messageId": "l", "delta": "x" * 300_000}])
+            text = read(3)
+            thread.script("echo", "hello")
+            text = read(4)
+    [seen] = watched(thread.node, thread.package, [{**place, "body": text}], thread.server)
+    assert seen["error"] is None
+    assert [kind for kind in seen["types"] if kind.startswith("RUN")] == [
+        "RUN_STARTED", "RUN_FINISHED", "RUN_STARTED", "RUN_ERROR", "RUN_STARTED", "RUN_FINISHED", "RUN_STARTED",
+        "RUN_FINISHED",
+    ]  # fmt: skip
+    # The large request did not fit into its RUN_STARTED.
+    assert seen["types"].count("MESSAGES_SNAPSHOT") == 2
+    stored = thread.stored()
+    assert seen["messages"] == thread.shown(stored["messages"])
+    assert seen["state"] == stored["state"]
+
+
 def test_every_position_of_random_runs(node: str, servers: Any) -> None:
     """What the feed tells when it is joined behind each event, and what it tells behind each cursor."""
     server = servers("uvicorn")

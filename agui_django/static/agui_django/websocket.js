@@ -106,7 +106,9 @@ export class AgUiSocket {
         if (this.#closed || connection.code === 1000) return void (over = true);
         this.#connection = null;
         if (final(connection.code)) throw new SocketError("The server refused.", connection.code, connection.reason);
-        if (++failures > this.#options.retries) throw new SocketError("The connection is lost.", connection.code);
+        // Daphne cuts the connection at a frame above 1 MiB, and says no more than a broken network does.
+        const retries = frame.length > 1 << 20 ? 1 : this.#options.retries;
+        if (++failures > retries) throw new SocketError("The connection is lost.", connection.code);
         await this.#pause(failures);
       }
     } finally {
