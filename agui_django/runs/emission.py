@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from threading import get_ident
-from time import time
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -22,21 +21,15 @@ from agui_django.protocol.downgrade import needs_downgrade
 from agui_django.protocol.errors import AgentFlood, LogLimit, RunClosed
 from agui_django.protocol.normaliser import Normaliser
 from agui_django.protocol.reducer import Reducer
-from agui_django.runs.setup import RunLog, RunSetup
+from agui_django.runs.setup import RunLog, RunSetup, milliseconds
+from agui_django.runs.started import first_event
 
 if TYPE_CHECKING:
     from agui_django.runs.threads import Inbox
 
 logger = logging.getLogger("agui_django.runs")
 
-#: RUN_STARTED leaves its input out above this size: client 1.0.0 dies of frames over 10 MB.
-MAX_INPUT = 256 * 1024
 _STATE_EVENTS = frozenset({"STATE_DELTA", "STATE_SNAPSHOT"})
-
-
-def milliseconds() -> int:
-    """Now, since the epoch."""
-    return int(time() * 1000)
 
 
 class RunReducer(Reducer):
@@ -136,16 +129,13 @@ class Emission:
 
     def start(self) -> None:
         """RUN_STARTED, and the state where it is not what the client holds."""
-        setup = self.setup
-        event: Wire = {"type": "RUN_STARTED", "threadId": setup.thread_id, "runId": setup.run_id}
-        if setup.parent_run_id is not None:
-            event["parentRunId"] = setup.parent_run_id
-        event["protocolVersion"] = "1.1"
-        sent = {"tools": [], "context": [], **setup.input, "messages": setup.new_messages}
-        if len(encode(sent)) <= MAX_INPUT:
-            event["input"] = sent
-        self.append(self.normaliser.started(event), urgent=True)
-        if setup.state_differs:
+        first = self.setup.first or first_event(self.setup)
+        self.normaliser.started(first.wire)
+        if self.setup.first is None:
+            self._put(first.text, plain=first.plain, urgent=True)
+        else:  # the log begins with it
+            self.count = 1
+        if self.setup.state_differs:
             self.append(self.normaliser.started({"type": "STATE_SNAPSHOT", "snapshot": self.document.plain()}))
 
     # ---- the agent's events ------------------------------------------------------------------------------------------

@@ -13,10 +13,11 @@ import secrets
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -25,7 +26,15 @@ from django.utils import timezone, translation
 from agui_django.agents.registry import AgentEntry, all_agents, get_agent
 from agui_django.conf import settings
 from agui_django.protocol.codec import encode
-from agui_django.protocol.errors import AgUiError, Draining, LimitExceeded, RunClosed, ThreadBusy, answer_for
+from agui_django.protocol.errors import (
+    AgUiError,
+    Draining,
+    LimitExceeded,
+    PermissionRefused,
+    RunClosed,
+    ThreadBusy,
+    answer_for,
+)
 from agui_django.runs import announce, runners, supervisor
 from agui_django.runs import recorder as recorders
 from agui_django.runs import store as stores
@@ -36,8 +45,9 @@ from agui_django.runs.driver import RunControl, drive
 from agui_django.runs.polling import poller
 from agui_django.runs.recorder import Recorder
 from agui_django.runs.relay import relay
-from agui_django.runs.requests import Opened, StartRequest
+from agui_django.runs.requests import Asked, Opened, StartRequest
 from agui_django.runs.setup import Closing, Failure, RunSetup
+from agui_django.runs.started import first_event
 from agui_django.runs.stream import read_end
 from agui_django.runs.watching import Vigil, watchers
 
@@ -100,14 +110,13 @@ class Slots:
 class Start:
     """A request that is being opened, and the client that waits for it."""
 
-    def __init__(self, engine: RunEngine, request: StartRequest) -> None:
+    def __init__(self, engine: RunEngine, ask: Callable[[], Asked]) -> None:
         """Begin; call in the event loop."""
         self._engine = engine
         self._loop = asyncio.get_running_loop()
-        self._cancels = request.origin == "client" and settings.for_agent(request.agent, "ON_DISCONNECT") == "cancel"
         self._left = False
         self._vigil: Vigil | None = None
-        self._task = supervisor.start(self._open(request), name=f"agui start {request.agent.name}")
+        self._task = supervisor.start(self._open(ask), name="agui start")
 
     async def opened(self) -> Opened:
         """Wait for what became of it. A waiter that is cancelled has left; the start goes on without it."""
@@ -119,7 +128,7 @@ class Start:
 
     def leave(self) -> None:
         """The client has gone; the agent's ``ON_DISCONNECT`` says what that means. From any thread, harmless later."""
-        if not self._cancels or self._loop.is_closed():
+        if self._loop.is_closed():
             return
         try:
             self._loop.call_soon_threadsafe(self._leave)
@@ -131,13 +140,13 @@ class Start:
         if self._vigil is not None:
             self._vigil.alone()
 
-    async def _open(self, request: StartRequest) -> Opened:
+    async def _open(self, ask: Callable[[], Asked]) -> Opened:
         engine = self._engine
-        opened = await engine.open(request)
+        request, opened = await engine.open(ask)
         run = opened.run
         if opened.kind not in ("created", "queued") or run is None:
             return opened
-        if self._cancels:
+        if request.origin == "client" and settings.for_agent(request.agent, "ON_DISCONNECT") == "cancel":
             grace = settings.for_agent(request.agent, "DISCONNECT_GRACE")
             self._vigil = Vigil(run.pk, grace, partial(engine.leave, run.pk))
         if opened.setup is not None:
@@ -163,34 +172,53 @@ class RunEngine:
 
     # ---- from a request -------------------------------------------------------------------------------------------
 
-    def begin(self, request: StartRequest) -> Start:
+    def begin(self, ask: StartRequest | Callable[[], Asked]) -> Start:
         """Begin to open a run; call in the event loop.
+
+        Args:
+            ask: the request; or what finds out who asks, and makes it: called in a database thread, where the run is
+                opened at once.
 
         Raises:
             Draining: this process is going away.
-            LimitExceeded: too many runs are active.
         """
         if supervisor.draining():
             raise Draining
-        self.slots.take(request.user)
-        try:
-            return Start(self, request)
-        except BaseException:
-            self.slots.give_back(request.user)
-            raise
+        return Start(self, partial(Asked, ask, True) if isinstance(ask, StartRequest) else ask)
 
-    async def open(self, request: StartRequest) -> Opened:
-        """Open and, where a run is created here, claim it; gives the slot back where none is.
+    async def open(self, ask: Callable[[], Asked]) -> tuple[StartRequest, Opened]:
+        """Open and, where a run is created here, claim it; a slot is held then.
 
         Raises:
+            PermissionRefused: who asks may not.
+            LimitExceeded: too many runs are active.
             ThreadBusy: another run is active, and did not end in time where it was to be cancelled.
         """
+        pool, arrived = get_pool(), timezone.now()
+        asked, opened = await pool.run(self._ask, ask)
+        if opened is None:
+            if isawaitable(asked.allowed) and not await asked.allowed:
+                raise PermissionRefused
+            opened = await pool.run(self._open, asked.request)
+        if opened.kind == "busy":
+            opened = await self._supersede(asked.request, opened, arrived)
+        return asked.request, opened
+
+    def _ask(self, ask: Callable[[], Asked]) -> tuple[Asked, Opened | None]:
+        """In a database thread: all at once, unless the verdict has to be awaited."""
+        asked = ask()
+        if isawaitable(asked.allowed):
+            return asked, None
+        if not asked.allowed:
+            raise PermissionRefused
+        return asked, self._open(asked.request)
+
+    def _open(self, request: StartRequest) -> Opened:
+        """In a database thread."""
+        self.slots.take(request.user)
         opened: Opened | None = None
         try:
-            arrived, wanted = timezone.now(), replace(request, claim=_claim())
-            opened = await stores.ThreadStore().aopen_run(wanted)
-            if opened.kind == "busy":
-                opened = await self._supersede(wanted, opened, arrived)
+            opened = stores.ThreadStore().open_run(replace(request, claim=_claim(), first_event=first_event))
             return opened
         finally:
             if opened is None or opened.kind != "created":
@@ -208,7 +236,7 @@ class RunEngine:
                 raise ThreadBusy(extra={"runId": ahead.run_id})
             await self.cancel(ahead.pk, "superseded")
             await self.ended(ahead.pk, left)
-            opened = await stores.ThreadStore().aopen_run(wanted)
+            opened = await get_pool().run(self._open, wanted)
         return opened
 
     def launch(self, entry: Any, run: Run, setup: RunSetup, user: Any) -> None:

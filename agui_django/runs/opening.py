@@ -15,7 +15,7 @@ from typing import Any
 from django.db.models import BooleanField, Case, Q, When
 from django.utils import timezone
 
-from agui_django.models import Interrupt, Message, Run, StateVersion, Thread
+from agui_django.models import Interrupt, Message, Run, RunEvents, StateVersion, Thread
 from agui_django.protocol.codec import clean, decode, encode
 from agui_django.protocol.errors import ThreadBusy
 from agui_django.protocol.json_patch import json_equal
@@ -221,6 +221,10 @@ class Opening:
         setup = self._setup(run, thread, messages, found.new, state, plan.entries)
         setup.state_differs = differs
         setup.answers = plan.answers | answers
+        if self.request.claim and self.request.first_event is not None:
+            first = setup.first = self.request.first_event(setup)
+            row = {"run_id": uid, "first_seq": 1, "last_seq": 1, "text": first.text, "plain": first.plain}
+            sql.insert(self.alias, RunEvents, [row])
         return self._opened("created", run=run, setup=setup)
 
     def _given_up(self, plan: resume.Plan, found: history.Reconciled) -> list[str]:

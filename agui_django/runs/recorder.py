@@ -100,8 +100,12 @@ class Recorder:
         self._writer = get_writer()
         self._tail: list[Recorded] = []
         self._tail_bytes = 0
-        self._handed = self.last_seq  # number of the last event handed to the writer
         self._bytes = self._unstored_bytes = 0
+        if setup.first is not None:
+            self.last_seq = self.committed = 1
+            self._tail.append(Recorded(1, setup.first.text, setup.first.plain))
+            self._bytes = self._tail_bytes = len(setup.first.text)
+        self._handed = self.last_seq  # number of the last event handed to the writer
         self._max_log = settings.MAX_LOG
         self._interval = settings.FLUSH_INTERVAL
         self._spare: int | None = None

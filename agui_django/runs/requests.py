@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +13,7 @@ from agui_django.runs.setup import RunSetup, Wire
 
 if TYPE_CHECKING:
     from agui_django.models import Interrupt, Run
+    from agui_django.runs.started import FirstEvent
 
 Kind = Literal["created", "queued", "busy", "attached", "joined", "hydration", "refused"]
 
@@ -67,6 +68,7 @@ class StartRequest:
         agent: a registry entry, or an `AgentPolicy`.
         run_input: the checked input.
         claim: the process that will execute the run at once; empty: it is stored as pending, for whoever claims it.
+        first_event: makes the event that is stored with a run that is executed at once.
         extra: plain JSON, shown to the agent as ``run.extra``.
         resumed_run: the interrupted run that a resume from the server answers; from a client it is found by its ids.
         may_answer: asked for each question that the request answers; in a database thread.
@@ -83,6 +85,7 @@ class StartRequest:
     language: str = ""
     time_zone: str = ""
     claim: str = ""
+    first_event: Callable[[RunSetup], FirstEvent] | None = None
     resumed_run: Run | None = None
     origin: Literal["client", "server"] = "client"
     may_answer: Callable[[Interrupt], bool] | None = None
@@ -91,6 +94,14 @@ class StartRequest:
     def policy(self) -> AgentPolicy:
         """What the store has to know of the agent."""
         return self.agent if isinstance(self.agent, AgentPolicy) else AgentPolicy.of(self.agent)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request for a run, and whether who sent it may start one."""
+
+    request: StartRequest
+    allowed: bool | Awaitable[bool]
 
 
 @dataclass

@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from time import time_ns
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from agui_django.runs.started import FirstEvent
 
 Wire = dict[str, Any]
 Status = Literal["finished", "interrupted", "cancelled", "failed"]
@@ -56,6 +60,7 @@ class RunSetup:
         turn: the turn's name. A keyed message or call has the wire id ``<turn>:<key>``.
         user, actor, thread, extra: as the run context shows them. `thread` is a Thread row or any object.
         protocol_version: as the client declared it, "" for 0.x.
+        first: the RUN_STARTED that was stored with the run; None: the driver makes it.
         ledger: the store's own notes for the close (a `store.Ledger`); nobody else reads them.
     """
 
@@ -79,6 +84,7 @@ class RunSetup:
     time_zone: str = ""
     protocol_version: str = ""
     parent_run_id: str | None = None
+    first: FirstEvent | None = None
     ledger: Any = None
 
 
@@ -152,6 +158,11 @@ class CancelHandle(Protocol):
     """How the driver hears of a cancel."""
 
     reason: str | None
+
+
+def milliseconds() -> int:
+    """Now as events tell it: integer milliseconds since the epoch."""
+    return time_ns() // 1_000_000
 
 
 def message_ids(messages: Sequence[Wire]) -> list[str]:

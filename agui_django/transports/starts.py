@@ -1,6 +1,7 @@
 """What every way to start a run has in common, whatever carries its bytes.
 
-Law: who asks and what they may is settled in one hop into a database thread; the body is read after that.
+Law: who asks, what they may and the opening are one hop into a database thread; what is wrong with a body is told
+only to those who may start a run.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from django.utils import timezone, translation
 
 from agui_django.access import AccessPolicy, Caller, Verdict, get_policy
 from agui_django.agents.registry import AgentEntry, get_agent
-from agui_django.protocol.errors import PermissionRefused
+from agui_django.protocol.errors import AgUiError, PermissionRefused
 from agui_django.protocol.run_input import RunInput, parse_run_input
 from agui_django.runs import stream
 from agui_django.runs.database import get_pool
-from agui_django.runs.requests import Opened, StartRequest
+from agui_django.runs.engine import Start, get_engine
+from agui_django.runs.requests import Asked, Opened, StartRequest
 
 logger = logging.getLogger("agui_django.request")
 
@@ -41,17 +43,53 @@ async def admit(request: HttpRequest, name: str, enter: Enter | None = None) -> 
     Raises:
         NotAuthenticated, PermissionRefused, NotFound: they may not, or there is none.
     """
-
-    def ask() -> tuple[Caller, AgentEntry, Verdict]:
-        policy = get_policy()
-        caller = policy.enter(request) if enter is None else enter(policy)
-        entry = get_agent(name)
-        return policy.with_context(caller, request), entry, policy.may_run(caller.user, entry)
-
-    caller, entry, verdict = await get_pool().run(ask)
+    caller, entry, verdict = await get_pool().run(_ask, request, name, enter)
     if not await settled(verdict):
         raise PermissionRefused
     return caller, entry
+
+
+def _ask(request: HttpRequest, name: str, enter: Enter | None) -> tuple[Caller, AgentEntry, Verdict]:
+    policy = get_policy()
+    caller = policy.enter(request) if enter is None else enter(policy)
+    entry = get_agent(name)
+    return policy.with_context(caller, request), entry, policy.may_run(caller.user, entry)
+
+
+async def begin(
+    request: HttpRequest, name: str, read: Callable[[], bytes], transport: str, enter: Enter | None = None
+) -> tuple[Start, RunInput]:
+    """Begin the run that a request asks for: who asks, what they may and the opening are one hop.
+
+    Args:
+        request: as for `admit`.
+        name: the agent's.
+        read: gives the body.
+        transport: names the way it came.
+        enter: as for `admit`.
+
+    Raises:
+        As `admit`, which counts before what is wrong with the body: `InvalidJson`, `InvalidInput` and others. And
+        Draining. What the opening raises comes from `Start.opened`, `admit`'s errors too where the body is fine.
+    """
+    try:
+        body = read()
+        run_input = parse_run_input(body) if len(body) <= LARGE else None
+    except AgUiError:
+        await admit(request, name, enter)
+        raise
+    language, time_zone = translation.get_language() or "", timezone.get_current_timezone_name()
+    if run_input is None:
+        caller, entry = await admit(request, name, enter)
+        run_input = await parsed(body)
+        return get_engine().begin(start_request(caller, entry, run_input, transport)), run_input
+    checked = run_input
+
+    def ask() -> Asked:
+        caller, entry, verdict = _ask(request, name, enter)
+        return Asked(_request(caller, entry, checked, transport, language, time_zone), verdict)
+
+    return get_engine().begin(ask), run_input
 
 
 async def settled(verdict: Verdict) -> bool:
@@ -68,6 +106,13 @@ async def parsed(body: bytes) -> RunInput:
 
 def start_request(caller: Caller, entry: AgentEntry, run_input: RunInput, transport: str) -> StartRequest:
     """What the engine is asked."""
+    language, time_zone = translation.get_language() or "", timezone.get_current_timezone_name()
+    return _request(caller, entry, run_input, transport, language, time_zone)
+
+
+def _request(
+    caller: Caller, entry: AgentEntry, run_input: RunInput, transport: str, language: str, time_zone: str
+) -> StartRequest:
     user = caller.user if getattr(caller.user, "is_authenticated", False) else None
     return StartRequest(
         scope=caller.scope,
@@ -77,8 +122,8 @@ def start_request(caller: Caller, entry: AgentEntry, run_input: RunInput, transp
         run_input=run_input,
         transport=transport,
         extra=caller.extra,
-        language=translation.get_language() or "",
-        time_zone=timezone.get_current_timezone_name(),
+        language=language,
+        time_zone=time_zone,
     )
 
 

@@ -64,9 +64,7 @@ async def run_agent(request: HttpRequest, name: str, **_: Any) -> HttpResponseBa
     if supervisor.draining():
         raise Draining
 
-    caller, entry = await starts.admit(request, name)
-    run_input = await starts.parsed(requests.read_body(request))
-    start = get_engine().begin(starts.start_request(caller, entry, run_input, "sse"))
+    start, run_input = await starts.begin(request, name, lambda: requests.read_body(request), "sse")
     opened = await start.opened()
     starts.log_warnings(opened, run_input)
     return _response(request, start, opened, legacy=run_input.legacy)
