@@ -1,6 +1,6 @@
 """System checks: what would otherwise show as a 500, a buffered stream or a lost run. Each comes with a hint.
 
-E001 to E005 settings, E006 to E008 agents, W001 to W004 how the site is set up.
+E001 to E005 and E010 settings, E006 to E009 agents, W001 to W004 how the site is set up.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import difflib
 import sys
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -18,13 +19,13 @@ from django.core.checks import CheckMessage, Error, Warning, register
 from django.db import connections, router
 from django.utils.module_loading import import_string
 
-from agui_django.conf import KEYS, NAME, Defaults, user_settings
+from agui_django.conf import KEYS, NAME, UNSET, Defaults, user_settings
 
 #: Settings that are numbers of something: below this they make no sense.
 _LEAST: Mapping[str, float] = {
     "TIMEOUT": 0.001, "IDLE_TIMEOUT": 0.001, "CANCEL_GRACE": 0, "GRACE": 0, "FLUSH_INTERVAL": 0, "WRITE_DEADLINE": 1,
     "LEASE": 3, "PENDING_DEADLINE": 1, "MAX_BODY": 1024, "MAX_RUNS": 1, "MAX_RUNS_PER_USER": 1, "MAX_LOG": 1024,
-    "HEARTBEAT": 0.05,
+    "HEARTBEAT": 0.05, "QUEUE_LENGTH": 1, "DISCONNECT_GRACE": 0,
 }  # fmt: skip
 
 TOKENS = "rest_framework.authentication.TokenAuthentication"
@@ -128,6 +129,42 @@ def check_agents(**_: Any) -> list[CheckMessage]:
 
 
 @register("agui_django")
+def check_agent_options(**_: Any) -> list[CheckMessage]:
+    """What agents were registered with fits as the setting of that name has to."""
+    from agui_django.agents import registry
+
+    try:
+        entries = registry.all_agents()
+    except Exception:
+        return []  # told by check_agents
+    hints = typing.get_type_hints(Defaults)
+    found: list[CheckMessage] = []
+    for entry in entries:
+        for option in fields(entry.options):
+            key, value = option.name.upper(), getattr(entry.options, option.name)
+            if key not in KEYS or value is UNSET:
+                continue
+            if wanted := _misfit(hints[key], value) or _out_of_range(key, value):
+                text = f"The agent {entry.name!r} is registered with {option.name}={value!r}: it must be {wanted}."
+                found.append(Error(text, hint=_documented(key), obj=entry.where, id="agui_django.E009"))
+    return found
+
+
+@register("agui_django")
+def check_runner(**_: Any) -> list[CheckMessage]:
+    """What the `RUNNER` needs is installed."""
+    from agui_django.runs.runners import Runner
+
+    path = user_settings().get("RUNNER")
+    found = _import(path) if isinstance(path, str) else None
+    if found is None or not _is_kind("RUNNER", found):
+        return []  # told by check_settings, or there is none
+    runner: type[Runner] = found
+    problem = runner.problem()
+    return [Error(f"{NAME}['RUNNER']: {problem}", hint=runner.hint, id="agui_django.E010")] if problem else []
+
+
+@register("agui_django")
 def check_server(**_: Any) -> list[CheckMessage]:
     """The site can be served by an ASGI server."""
     if getattr(django_settings, "ASGI_APPLICATION", None):
@@ -209,7 +246,7 @@ def _dotted_paths(key: str, value: Any) -> Iterator[CheckMessage]:
         "ACCESS_POLICY": "a subclass of agui_django.access.AccessPolicy",
         "AUTHENTICATION_CLASSES": "an authentication class of REST framework",
         "ADAPTERS": "a class with accepts() and run()",
-        "RUNNER": "a runner class",
+        "RUNNER": "a subclass of agui_django.runs.runners.Runner",
     }.get(key)
     if wanted is None or value is None:
         return
@@ -227,6 +264,10 @@ def _is_kind(key: str, found: Any) -> bool:
         from agui_django.access import AccessPolicy
 
         return isinstance(found, type) and issubclass(found, AccessPolicy)
+    if key == "RUNNER":
+        from agui_django.runs.runners import Runner
+
+        return isinstance(found, type) and issubclass(found, Runner)
     names = {"AUTHENTICATION_CLASSES": ("authenticate",), "ADAPTERS": ("accepts", "run")}.get(key, ())
     return isinstance(found, type) and all(callable(getattr(found, name, None)) for name in names)
 

@@ -23,8 +23,8 @@ def settings_page() -> str:
         "All settings live in one dictionary; every key has a default, and an unknown key is an error of "
         "`manage.py check`.\n",
         '```python\nAGUI_DJANGO = {\n    "TIMEOUT": 120,\n    "BUSY": "cancel",\n}\n```\n',
-        "`TIMEOUT`, `IDLE_TIMEOUT`, `ON_DISCONNECT`, `BUSY`, `HISTORY`, `STATE_POLICY` and `OPEN_INTERRUPTS` can also "
-        'be given to one agent, in lower case: `@agent("support", timeout=30)`.\n',
+        "`TIMEOUT`, `IDLE_TIMEOUT`, `ON_DISCONNECT`, `DISCONNECT_GRACE`, `BUSY`, `HISTORY`, `STATE_POLICY` and "
+        '`OPEN_INTERRUPTS` can also be given to one agent, in lower case: `@agent("support", timeout=30)`.\n',
     ]
     for field, text in zip(defaults.body, defaults.body[1:], strict=False):
         if not isinstance(field, ast.AnnAssign):

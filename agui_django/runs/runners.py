@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import cache
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
+from django.apps import apps
+from django.conf import settings as django_settings
 from django.db import connections
 from django.utils.module_loading import import_string
 
@@ -31,10 +34,15 @@ class Runner:
     process that has loaded the site's settings.
     """
 
-    #: The package that the runner needs, for the system checks.
-    requires: ClassVar[str] = ""
+    #: What to do about a `problem`, for the system checks.
+    hint: ClassVar[str] = "See docs/howto/workers.md."
     #: Passed on to the queue with each task, such as the name of its queue.
     options: ClassVar[dict[str, Any]] = {}
+
+    @classmethod
+    def problem(cls) -> str:
+        """What this site lacks for it, in one sentence; empty: nothing."""
+        return ""
 
     def submit(self, run_uuid: str) -> None:
         """Queue a task for a pending run."""
@@ -59,7 +67,12 @@ class Runner:
 class CeleryRunner(Runner):
     """Celery: one run per worker process or thread. The site's Celery app is used as it is configured."""
 
-    requires = "celery"
+    hint = "pip install 'agui_django[celery]', and see docs/howto/workers.md."
+
+    @classmethod
+    def problem(cls) -> str:
+        """Celery has to be installed."""
+        return "" if find_spec("celery") else "celery is not installed."
 
     def submit(self, run_uuid: str) -> None:
         """Send the task by its name, through the site's app."""
@@ -75,7 +88,15 @@ class CeleryRunner(Runner):
 class ProcrastinateRunner(Runner):
     """Procrastinate, on PostgreSQL: its tasks are coroutines, so one worker executes many runs at once."""
 
-    requires = "procrastinate"
+    hint = "pip install 'agui_django[procrastinate]', add the app and migrate; see docs/howto/workers.md."
+
+    @classmethod
+    def problem(cls) -> str:
+        """Its Django app has to be installed."""
+        if not find_spec("procrastinate"):
+            return "procrastinate is not installed."
+        missing = not apps.is_installed("procrastinate.contrib.django")
+        return "'procrastinate.contrib.django' is not in INSTALLED_APPS." if missing else ""
 
     def submit(self, run_uuid: str) -> None:
         """Defer the task."""
@@ -91,7 +112,16 @@ class ProcrastinateRunner(Runner):
 class DjangoTasksRunner(Runner):
     """Django's tasks: `django.tasks`, before Django 6.0 the package ``django-tasks``; any backend with workers."""
 
-    requires = "django.tasks or django_tasks"
+    hint = "pip install django-tasks, configure TASKS, and see docs/howto/workers.md."
+
+    @classmethod
+    def problem(cls) -> str:
+        """There has to be a tasks API, and a backend that was chosen: Django's default one runs tasks at once."""
+        try:
+            _django_task()
+        except ImportError:
+            return "there is no django.tasks before Django 6.0, and django-tasks is not installed."
+        return "" if getattr(django_settings, "TASKS", None) else "TASKS names no backend that has workers."
 
     def submit(self, run_uuid: str) -> None:
         """Enqueue the task."""

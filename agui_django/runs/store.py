@@ -28,6 +28,9 @@ from agui_django.runs.setup import RunSetup, Wire
 
 logger = logging.getLogger("agui_django.runs")
 
+#: Active runs that are looked at together, those with the oldest sign of life first.
+LOOKED_AT = 1_000
+
 
 @dataclass
 class Begun:
@@ -115,12 +118,14 @@ class ThreadStore:
             limit: how many at most.
             quiet: look only at those without a sign of life for so many seconds.
         """
+        return [uuid for uuid in self.lost(quiet=quiet)[:limit] if self.reap(uuid)]
+
+    def lost(self, *, quiet: float = 0.0) -> list[UUID]:
+        """The runs that `reap_lost` would end; of very many active runs those with the oldest signs of life."""
         active = reaping.with_quiet(Run.objects.using(database_alias()).active().order_by("heartbeat"))
         if quiet:
             active = active.filter(heartbeat__lt=Now() - timedelta(seconds=quiet))
-        found = active.only("uuid", "status", "claim")[: 10 * limit]
-        lost = [run.pk for run in found if reaping.lost(run)]
-        return [uuid for uuid in lost[:limit] if self.reap(uuid)]
+        return [run.pk for run in active.only("uuid", "status", "claim")[:LOOKED_AT] if reaping.lost(run)]
 
     # ---- queues ---------------------------------------------------------------------------------------------------
 
