@@ -53,6 +53,11 @@ class Shown:
         elif (aclose := getattr(self.batches, "aclose", None)) is not None:
             await aclose()
 
+    @property
+    def first(self) -> dict[str, Any] | None:
+        """The same before anything was numbered: a thread can be restated again."""
+        return None if self.thread_id is None else {"threadId": self.thread_id}
+
     def cursor(self, number: int | str) -> dict[str, Any] | None:
         """What a follow frame has to say to go on behind a frame; None behind what was never recorded."""
         if not number:

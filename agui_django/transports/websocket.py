@@ -244,7 +244,7 @@ class AgUiConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
 
     async def _show(self, stream: Shown) -> bool:
         """Send a stream; returns whether it ended with a terminal event."""
-        place: dict[str, Any] | None = None
+        first = place = stream.first
         told: dict[str, Any] | None = None
         held = stream.held
         async for batch in stream.batches:
@@ -258,7 +258,8 @@ class AgUiConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
                 await self._write(text)
                 place = stream.cursor(seq) or place
                 if last or number % BURST == 0:
-                    if self._cursors and not held and place is not None and place != told:
+                    # A restatement is whole or nothing: in its middle the client is where it was.
+                    if self._cursors and not held and place and place != told and (last or place != first):
                         told = place
                         await self._write(cursor_event(place))
                     await asyncio.sleep(0)

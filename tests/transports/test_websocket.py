@@ -16,6 +16,7 @@ from agui_django.runs import supervisor
 from agui_django.runs.database import get_pool
 from agui_django.testing import override_agent
 from tests.cases.checks import client_after
+from tests.cases.seed import store
 from tests.transports.sockets import Socket, session, types
 
 pytestmark = pytest.mark.asyncio
@@ -209,6 +210,14 @@ async def test_a_thread_is_followed_through_several_runs(page: Any, body: Callab
             assert types(await later.events())[-1] == "RUN_FINISHED"
             assert await later.events() == await log()
             assert await later.closed() == 1000
+
+
+async def test_a_thread_without_runs_has_no_place_to_go_on_behind(page: Any, ada: Any) -> None:
+    await get_pool().run(lambda: store({}, ada, agent="words"))
+    async with Socket(query="cursors=1", headers=page) as watcher:
+        await watcher.send({"type": "follow", "threadId": "t1"})
+        assert types(await watcher.events()) == ["RUN_STARTED", "STATE_SNAPSHOT", "RUN_FINISHED"]
+        assert (await watcher.event())["value"] == {"threadId": "t1"}
 
 
 async def test_a_second_stream_is_refused_behind_the_first(page: Any, body: Callable[..., bytes], gate: Any) -> None:

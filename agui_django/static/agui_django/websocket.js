@@ -95,7 +95,7 @@ export class AgUiSocket {
               held = []; // this server goes away; another one will take it
               continue;
             }
-            if (!ends || (endless && this.place && !refused)) continue;
+            if (!ends || (endless && !refused)) continue;
             over = refused || !endless;
             if (refused) this.#drop(); // most are followed by the end of the connection
           }
