@@ -1,7 +1,8 @@
 """A thread's present, and the events that restate it to somebody who has not seen the past.
 
 Law: history is restated as snapshots, never as deltas, which a client that holds the text already would append again;
-what is open is opened again by its own ids, and only what comes later is told as it was.
+what is open is opened again by its own ids, and only what comes later is told as it was. What was never recorded
+carries the time it is told at.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from agui_django.protocol.consumer import PROTOCOL_VERSION
 from agui_django.protocol.downgrade import downgrade
 from agui_django.protocol.reducer import Reducer
 from agui_django.protocol.verifier import SequenceVerifier
-from agui_django.runs.setup import Wire
+from agui_django.runs.setup import Wire, milliseconds
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,12 @@ def joined(thread_id: str, run_id: str, present: Present, *, legacy: bool) -> li
     # What a snapshot of the agent dropped while it was open: a client that makes it anew has to drop it, too.
     dropped = [event for event in present.open if not _held(event, held)]
     events = [
-        _started(thread_id, run_id),
+        started(thread_id, run_id),
         *dropped,
-        *_snapshots(present.messages, present.state),
+        *snapshots(present.messages, present.state),
         *(event for event in present.open if event not in dropped),
     ]
-    return _texts(events, legacy=legacy)
+    return _texts(stamped(events), legacy=legacy)
 
 
 def at_rest(
@@ -74,11 +75,13 @@ def at_rest(
         terminal: wire text of the event that ends it, see `ended`.
         legacy: shape them for clients from before 1.0.
     """
-    texts = [encode(_started(thread_id, run_id))]
+    # The thread stands as its last run left it, and since then.
+    at = decode(terminal).get("timestamp", milliseconds())
+    texts = [encode({**started(thread_id, run_id), "timestamp": at})]
     # An empty MESSAGES_SNAPSHOT would delete the message that the user is just sending.
     if messages:
-        texts.append(f'{{"type":"MESSAGES_SNAPSHOT","messages":[{",".join(messages)}]}}')
-    texts += [f'{{"type":"STATE_SNAPSHOT","snapshot":{state}}}', terminal]
+        texts.append(f'{{"type":"MESSAGES_SNAPSHOT","messages":[{",".join(messages)}],"timestamp":{at}}}')
+    texts += [f'{{"type":"STATE_SNAPSHOT","snapshot":{state},"timestamp":{at}}}', terminal]
     return _texts(map(decode, texts), legacy=True) if legacy else texts
 
 
@@ -87,7 +90,7 @@ def ended(thread_id: str, run_id: str, outcome: Mapping[str, Any] | None, interr
 
     An error is not told again: a client would report it anew at every reload.
     """
-    event: Wire = {"type": "RUN_FINISHED", "threadId": thread_id, "runId": run_id}
+    event: Wire = {"type": "RUN_FINISHED", "threadId": thread_id, "runId": run_id, "timestamp": milliseconds()}
     if interrupts:
         event["outcome"] = {"type": "interrupt", "interrupts": list(interrupts)}
     elif outcome is not None and outcome["type"] != "interrupt":
@@ -95,14 +98,23 @@ def ended(thread_id: str, run_id: str, outcome: Mapping[str, Any] | None, interr
     return event
 
 
-def _started(thread_id: str, run_id: str) -> Wire:
+def started(thread_id: str, run_id: str) -> Wire:
+    """What a restatement begins with."""
     return {"type": "RUN_STARTED", "threadId": thread_id, "runId": run_id, "protocolVersion": PROTOCOL_VERSION}
 
 
-def _snapshots(messages: Sequence[Wire], state: Any) -> Iterator[Wire]:
+def snapshots(messages: Sequence[Wire], state: Any) -> Iterator[Wire]:
+    """What a thread holds."""
+    # An empty MESSAGES_SNAPSHOT would delete the message that the user is just sending.
     if messages:
         yield {"type": "MESSAGES_SNAPSHOT", "messages": messages}
     yield {"type": "STATE_SNAPSHOT", "snapshot": state}
+
+
+def stamped(events: Iterable[Wire]) -> list[Wire]:
+    """Events that are told now, with the time where they have none."""
+    now = milliseconds()
+    return [event if "timestamp" in event else {**event, "timestamp": now} for event in events]
 
 
 def _held(event: Wire, held: set[str]) -> bool:

@@ -7,7 +7,6 @@ messages are appended. One that never starts leaves no trace in the thread but i
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +17,7 @@ from django.utils import timezone
 
 from agui_django.models import Message, Run, RunEvents, Thread
 from agui_django.protocol.codec import decode, encode
+from agui_django.protocol.consumer import PROTOCOL_VERSION
 from agui_django.protocol.downgrade import needs_downgrade
 from agui_django.protocol.errors import AgUiError, RunAbandoned
 from agui_django.protocol.run_input import RunInput
@@ -26,7 +26,7 @@ from agui_django.runs.closing import run_values
 from agui_django.runs.history import Reconciled
 from agui_django.runs.ledger import Ledger
 from agui_django.runs.requests import StartRequest
-from agui_django.runs.setup import Closing, Failure, Wire
+from agui_django.runs.setup import Closing, Failure, Wire, milliseconds
 
 #: Where the row's input keeps what was decided when the request arrived.
 KEY = "queued"
@@ -131,8 +131,8 @@ def _ids(thread: Thread, run: Run) -> Wire:
 
 
 def _end(alias: str, thread: Thread, run: Run, closing: Closing) -> bool:
-    now = time.time_ns() // 1_000_000
-    started = {"type": "RUN_STARTED", **_ids(thread, run), "protocolVersion": "1.1"}
+    now = milliseconds()
+    started = {"type": "RUN_STARTED", **_ids(thread, run), "protocolVersion": PROTOCOL_VERSION}
     events = [{**event, "timestamp": now} for event in (started, closing.terminal)]
     values = run_values(closing, len(events))
     if run.status == Run.Status.QUEUED:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
 from datetime import timedelta
 from typing import Any
 
@@ -18,6 +17,7 @@ from django.db.models.functions import Now
 from agui_django.conf import settings
 from agui_django.models import Message, Run, RunEvents, Thread
 from agui_django.protocol.codec import decode, encode
+from agui_django.protocol.consumer import PROTOCOL_VERSION
 from agui_django.protocol.downgrade import needs_downgrade
 from agui_django.protocol.errors import ProtocolViolation, RunAbandoned
 from agui_django.protocol.json_patch import json_equal
@@ -26,7 +26,7 @@ from agui_django.protocol.verifier import SequenceVerifier
 from agui_django.runs.claims import is_dead
 from agui_django.runs.closing import close_here
 from agui_django.runs.ledger import Ledger
-from agui_django.runs.setup import Closing, Failure, Wire
+from agui_django.runs.setup import Closing, Failure, Wire, milliseconds
 from agui_django.runs.writer import Row
 
 logger = logging.getLogger("agui_django.runs")
@@ -136,10 +136,10 @@ def _ending(thread: Thread, run: Run, events: list[Wire], verifier: SequenceVeri
     ending: list[Wire] = []
     if not events:
         ids = {"threadId": thread.thread_id, "runId": run.run_id}
-        ending.append({"type": "RUN_STARTED", **ids, "protocolVersion": "1.1"})
+        ending.append({"type": "RUN_STARTED", **ids, "protocolVersion": PROTOCOL_VERSION})
     ending += verifier.closing_events(error=text)
     ending.append({"type": "RUN_ERROR", "message": text, "code": failure.code})
-    now = time.time_ns() // 1_000_000
+    now = milliseconds()
     for event in ending:
         event["timestamp"] = now
     return ending

@@ -21,11 +21,12 @@ from agui_django.access import get_policy
 from agui_django.agents.registry import get_agent
 from agui_django.models import Run, Thread
 from agui_django.protocol.codec import clean
+from agui_django.protocol.consumer import PROTOCOL_VERSION
 from agui_django.protocol.run_input import build_run_input
 from agui_django.runs.database import database_alias, get_pool
 from agui_django.runs.engine import get_engine
 from agui_django.runs.requests import StartRequest
-from agui_django.runs.stream import PROTOCOL_VERSION, follow
+from agui_django.runs.stream import follow
 
 #: The tenancy scope of threads that belong to nobody.
 SITE_SCOPE = "site"

@@ -23,6 +23,7 @@ from agui_django.runs import sharing, supervisor
 from agui_django.runs.broadcaster import broadcaster
 from agui_django.runs.database import database_alias
 from agui_django.runs.polling import poller
+from agui_django.runs.present import ended, snapshots, stamped, started
 from agui_django.runs.requests import Hydration
 from agui_django.runs.setup import Wire
 from agui_django.runs.watching import Watch
@@ -32,9 +33,6 @@ Entry = tuple[int, str, bool]
 
 #: The same for any stream: the number may be a thread's cursor, and is 0 for what was never recorded.
 Frame = tuple[int | str, str, bool]
-
-#: What our RUN_STARTED declares.
-PROTOCOL_VERSION = "1.1"
 
 N = TypeVar("N", int, int | str)
 
@@ -189,16 +187,13 @@ async def tell(events: Iterable[Wire], *, legacy: bool = False) -> Batches:
 
 def restated(thread: Hydration) -> list[Wire]:
     """A thread's present as a run of its own: snapshots, and the questions that wait on the RUN_FINISHED."""
-    ids = {"threadId": thread.thread_id, "runId": thread.run_id}
-    finished: Wire = {"type": "RUN_FINISHED", **ids}
-    if thread.interrupts:
-        finished["outcome"] = {"type": "interrupt", "interrupts": thread.interrupts}
-    return [{"type": "RUN_STARTED", **ids, "protocolVersion": PROTOCOL_VERSION}, *_snapshots(thread), finished]
+    ids = thread.thread_id, thread.run_id
+    return stamped([started(*ids), *snapshots(thread.messages, thread.state), ended(*ids, None, thread.interrupts)])
 
 
 def refusal(error: AgUiError) -> list[Wire]:
     """A resume that is not taken: RUN_ERROR as the stream's only event; nothing was stored."""
-    return [{"type": "RUN_ERROR", "message": str(error.message), "code": error.code}]
+    return stamped([{"type": "RUN_ERROR", "message": str(error.message), "code": error.code}])
 
 
 async def join(thread: Hydration, events: Batches, *, legacy: bool) -> Batches:
@@ -214,18 +209,13 @@ async def join(thread: Hydration, events: Batches, *, legacy: bool) -> Batches:
         if batch and not begun:
             begun = True
             yield batch[:1]
-            async for snapshots in tell(_snapshots(thread), legacy=legacy):
-                yield snapshots
+            held = stamped(snapshots(thread.messages, thread.state))
+            async for told in tell(held, legacy=legacy):
+                yield told
             batch = batch[1:]
             if not batch:
                 continue
         yield batch
-
-
-def _snapshots(thread: Hydration) -> list[Wire]:
-    # An empty MESSAGES_SNAPSHOT would delete the message that the user is just sending.
-    messages = [{"type": "MESSAGES_SNAPSHOT", "messages": thread.messages}] if thread.messages else []
-    return [*messages, {"type": "STATE_SNAPSHOT", "snapshot": thread.state}]
 
 
 def shaped(entries: Iterable[tuple[N, str, bool]]) -> Iterator[tuple[N, str, bool]]:

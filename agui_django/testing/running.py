@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from agui_django.agents.asking import json_default
 from agui_django.agents.registry import AgentEntry, AgentOptions, get_agent
 from agui_django.protocol.codec import clean, decode, encode
-from agui_django.protocol.consumer import Consumer
+from agui_django.protocol.consumer import PROTOCOL_VERSION, Consumer
 from agui_django.protocol.interrupts import OpenInterrupt, plan_resume
 from agui_django.protocol.run_input import build_run_input
 from agui_django.runs.driver import DriveOptions, RunControl, drive
@@ -270,7 +270,7 @@ class _Case:
         data: Wire = {
             "threadId": self.thread_id,
             "runId": uuid4().hex,
-            "protocolVersion": "1.1",
+            "protocolVersion": PROTOCOL_VERSION,
             "state": state,
             "messages": messages,
             "tools": self.tools,
@@ -296,7 +296,7 @@ class _Case:
             user=self.user,
             thread=self.thread,
             extra=self.extra,
-            protocol_version="1.1",
+            protocol_version=PROTOCOL_VERSION,
         )
         log = MemoryLog(self.max_log)
         control = RunControl()

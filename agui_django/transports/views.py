@@ -16,6 +16,7 @@ from django.utils.encoding import escape_uri_path
 from agui_django.access import AccessPolicy, Verdict, get_policy
 from agui_django.agents.registry import AgentEntry, all_agents
 from agui_django.models import Run
+from agui_django.protocol.consumer import PROTOCOL_VERSION
 from agui_django.protocol.errors import Draining, InvalidInput, NotFound, PermissionRefused
 from agui_django.runs import stream, supervisor
 from agui_django.runs.database import database_alias, get_pool
@@ -36,7 +37,7 @@ async def index(request: HttpRequest, **_: Any) -> HttpResponseBase:
     asked = await get_pool().run(ask)
     return requests.json_response(
         {
-            "protocolVersion": stream.PROTOCOL_VERSION,
+            "protocolVersion": PROTOCOL_VERSION,
             "agents": [_described(request, entry) for entry, verdict in asked if await starts.settled(verdict)],
         }
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
@@ -14,6 +16,7 @@ from django.db.backends.utils import CursorWrapper
 from django.utils import timezone
 
 from agui_django.models import Run, RunEvents, Thread
+from agui_django.protocol.errors import ResumeIncomplete
 from agui_django.runs import polling, recorder, stream, supervisor
 from agui_django.runs.database import get_pool
 from agui_django.runs.requests import Hydration
@@ -249,11 +252,38 @@ async def test_only_what_needs_it_is_shaped_for_old_clients(remote: Run) -> None
     assert [batch async for batch in follow(remote.pk, 2, legacy=True, last=3)] == []
 
 
+def timeless(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The events without their times, which are what every event of ours carries."""
+    now = time.time() * 1000
+    stamps = [event["timestamp"] for event in events]
+    assert all(type(stamp) is int and now - 60_000 < stamp <= now + 1 for stamp in stamps)
+    assert stamps == sorted(stamps)
+    return [{key: value for key, value in event.items() if key != "timestamp"} for event in events]
+
+
+async def test_what_is_not_recorded_has_its_time() -> None:
+    refusal = stream.refusal(ResumeIncomplete("Open interrupts are without an answer: i"))
+    text = "Open interrupts are without an answer: i"
+    assert timeless(refusal) == [{"type": "RUN_ERROR", "message": text, "code": "resume_incomplete"}]
+
+    async def live() -> stream.Batches:
+        yield [(1, '{"type":"RUN_STARTED"}', True)]
+
+    joined = stream.join(
+        Hydration("t", "r", [{"id": "u", "role": "user", "content": "x"}], {}, []), live(), legacy=False
+    )
+    told = [frame async for batch in joined for frame in batch]
+    assert [seq for seq, _, _ in told] == [1, 0, 0]
+    snapshots = timeless([json.loads(text) for _, text, _ in told[1:]])
+    assert [event["type"] for event in snapshots] == ["MESSAGES_SNAPSHOT", "STATE_SNAPSHOT"]
+
+
 async def test_restated() -> None:
     question = {"id": "i", "reason": "confirmation"}
     ids = {"threadId": "t", "runId": "r"}
     message = {"id": "u", "role": "user", "content": "x"}
-    assert stream.restated(Hydration("t", "r", [message], {"a": 1}, [question])) == [
+    events = stream.restated(Hydration("t", "r", [message], {"a": 1}, [question]))
+    assert timeless(events) == [
         {"type": "RUN_STARTED", **ids, "protocolVersion": "1.1"},
         {"type": "MESSAGES_SNAPSHOT", "messages": [message]},
         {"type": "STATE_SNAPSHOT", "snapshot": {"a": 1}},
