@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from agui_django.protocol.codec import encode
 from agui_django.protocol.errors import StateInvalid
 from agui_django.protocol.json_patch import escape
+from agui_django.protocol.response_schema import described
 
 _MOST_ERRORS = 10
 
@@ -42,10 +43,10 @@ class StateSchema:
             raise TypeError(f"{schema!r} cannot be a state schema: {error}") from error
 
     def errors(self, value: Any) -> list[dict[str, str]]:
-        """What is wrong where, as ``{"path": "/items/0", "message": "..."}``; empty for a valid state."""
+        """What is wrong where, as ``{"path": "/items/0", "message": "..."}``, without what is there; empty: valid."""
         if self._adapter is None:
             found = islice(self._validator.iter_errors(value), _MOST_ERRORS)
-            return [{"path": _pointer(error.absolute_path), "message": error.message} for error in found]
+            return [described(error) for error in found]
         try:
             self._adapter.validate_json(encode(value), strict=True)
         except ValidationError as error:

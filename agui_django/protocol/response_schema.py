@@ -30,6 +30,9 @@ MAX_REFERENCES = 10_000
 MAX_PATTERN = 500
 MAX_PATTERN_WORK = 5_000_000
 
+TOO_LONG = "is too long"
+OTHER_FORM = "does not have the expected form"
+
 _WORDS = {
     "integer": "a whole number",
     "boolean": "true or false",
@@ -68,7 +71,7 @@ def check_response(
             return [{"path": "", "message": "is too large"}]
         Draft202012Validator.check_schema(dict(schema))
         validator = _guarded(schema, warn)(dict(schema), registry=Registry())
-        return [_told(error) for error in islice(validator.iter_errors(payload), MAX_ERRORS)]
+        return [described(error) for error in islice(validator.iter_errors(payload), MAX_ERRORS)]
     except _Unusable as error:
         reason = str(error)
     except SchemaError:
@@ -112,9 +115,9 @@ def _guarded(root: Mapping[str, Any], warn: Callable[[str], None]) -> Any:
             return
         fits = _matches(value, instance, warn)
         if fits is None:
-            yield ValidationError("is too long")
+            yield ValidationError(TOO_LONG)
         elif not fits:
-            yield ValidationError("does not have the expected form")
+            yield ValidationError(OTHER_FORM)
 
     def pattern_properties(
         validator: Any, value: Mapping[str, Any], instance: Any, _schema: Any
@@ -229,7 +232,8 @@ def _class_end(expression: str, position: int) -> int:
     return position
 
 
-def _told(error: ValidationError) -> dict[str, str]:
+def described(error: ValidationError) -> dict[str, str]:
+    """An error as a field: where it is and what was expected, never what was there."""
     path = "".join(f"/{escape(str(step))}" for step in error.absolute_path)
     expected: Any = error.validator_value
     match error.validator:
@@ -248,7 +252,7 @@ def _told(error: ValidationError) -> dict[str, str]:
         case "minLength" | "maxLength" | "minItems" | "maxItems":
             message = f"must satisfy {error.validator} {expected}"
         case "pattern":
-            message = error.message
+            message = error.message if error.message == TOO_LONG else OTHER_FORM
         case _:
             message = f"does not satisfy {error.validator}"
     return {"path": path, "message": message}

@@ -166,6 +166,7 @@ class Opening:
         if len(waiting) >= self.policy.queue_length:
             raise ThreadBusy("Too many runs wait for this thread.", extra={"runId": ahead.run_id})
         self.ledger.thread = thread.pk
+        self._state(thread)  # refused now rather than when its turn comes
         found = self._reconcile(resume.Plan())
         self.data = queued.stored(self.data, found, active)
         self.request = replace(self.request, claim="")
@@ -255,18 +256,26 @@ class Opening:
         return uid.hex, {}
 
     def _state(self, thread: Thread | None) -> tuple[Any, bool, bool]:
-        """The state to start from, whether the client edited it, and whether it differs from what the client holds."""
+        """The state to start from, whether the client edited it, and whether it differs from what the client holds.
+
+        Raises:
+            InvalidInput: the client's edit does not fit the agent's schema.
+        """
         sent = self.data.get("state")
         nothing = sent is None or sent == {}
         holds = {} if nothing else sent
         if thread is None:
             start = clean(self.policy.first_state()) if nothing else sent
+            if not nothing:
+                self.policy.check_state(sent)
             return start, not nothing, not json_equal(holds, start)
         own = decode(thread.state)
         ours = nothing or json_equal(sent, own) or (self.policy.state_policy == "server" and thread.state_version > 0)
         if not ours:
             versions = StateVersion.objects.using(self.alias).filter(thread=thread, digest=state_digest(sent))
             ours = versions.exists()
+        if not ours:
+            self.policy.check_state(sent)
         start = own if ours else sent
         return start, not ours, not json_equal(holds, start)
 

@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from agui_django.agents.state_schema import StateSchema
 from agui_django.conf import settings
-from agui_django.protocol.errors import AgUiError
+from agui_django.protocol.errors import AgUiError, InvalidInput
 from agui_django.protocol.run_input import RunInput
 from agui_django.runs.setup import RunSetup, Wire
 
@@ -24,6 +25,7 @@ class AgentPolicy:
 
     Attributes:
         initial_state: the state of a new thread, or a function that makes it.
+        state_schema: what a state always fits, or None.
     """
 
     name: str
@@ -34,6 +36,7 @@ class AgentPolicy:
     open_interrupts: str = "reject"
     client_roles: tuple[str, ...] = ("user", "tool")
     initial_state: Any = None
+    state_schema: Any = None
 
     @classmethod
     def of(cls, entry: Any) -> AgentPolicy:
@@ -48,12 +51,29 @@ class AgentPolicy:
             open_interrupts=settings.for_agent(entry, "OPEN_INTERRUPTS"),
             client_roles=tuple(settings.CLIENT_ROLES),
             initial_state=initial if isinstance(initial, dict) or callable(initial) else None,
+            state_schema=getattr(entry.options, "state_schema", None),
         )
 
     def first_state(self) -> Any:
         """The state a new thread of this agent starts from."""
         initial: Mapping[str, Any] | Callable[[], Any] | None = self.initial_state
         return (initial() if callable(initial) else initial) or {}
+
+    def check_state(self, state: Any) -> None:
+        """Refuse a client's state that the agent's schema does not allow.
+
+        Raises:
+            InvalidInput: its `fields` say what is wrong where.
+        """
+        if self.state_schema is None:
+            return
+        try:
+            schema = StateSchema(self.state_schema)
+        except TypeError:  # no fault of the client: its run tells it
+            return
+        if wrong := schema.errors(state):
+            fields = [{**field, "path": f"/state{field['path']}"} for field in wrong]
+            raise InvalidInput("The state does not fit the agent's schema.", fields=fields)
 
 
 @dataclass

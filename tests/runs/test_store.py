@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
+from typing_extensions import TypedDict
 
 from agui_django.models import Message, Run, StateVersion, Thread
 from agui_django.protocol.errors import InvalidInput, ThreadBusy
@@ -273,6 +277,49 @@ def test_state_policy_server_ignores_edits(given: Given) -> None:
     opened = given.open(AgentPolicy("echo", state_policy="server"), state={"k": 5})
     assert opened.setup is not None
     assert (opened.setup.state, opened.setup.state_differs) == ({"k": 1}, True)
+
+
+class Plan(TypedDict):
+    n: int
+
+
+@pytest.mark.parametrize("schema", [Plan, {"type": "object", "properties": {"n": {"type": "integer"}}}])
+def test_a_state_that_the_schema_does_not_allow_is_refused(given: Given, schema: Any) -> None:
+    policy = AgentPolicy("plan", state_schema=schema)
+    for state in ({"n": "secret"}, {"n": 1.5}, {"n": None}):
+        with pytest.raises(InvalidInput) as refused:
+            given.open(policy, state=state)
+        assert [field["path"] for field in refused.value.fields] == ["/state/n"]
+        assert "secret" not in str(refused.value.fields)
+    with pytest.raises(InvalidInput) as refused:
+        given.open(policy, state=[1])
+    assert [field["path"] for field in refused.value.fields] == ["/state"]
+    assert Thread.objects.count() == 0
+    # a valid one starts the thread, nothing at all is no edit, and an edit is judged again
+    given.finish(given.open(policy, state={"n": 1}))
+    given.finish(given.open(policy, state={}))
+    with pytest.raises(InvalidInput):
+        given.open(policy, state={"n": "secret"})
+    assert (given.thread.state, StateVersion.objects.count()) == ('{"n":1}', 1)
+    assert Run.objects.count() == 2
+    # where clients edit nothing, what they hold is no edit
+    own = given.open(replace(policy, state_policy="server"), state={"n": "secret"})
+    assert own.setup is not None
+    assert own.setup.state == {"n": 1}
+
+
+def test_what_the_thread_holds_is_not_the_clients_fault(given: Given) -> None:
+    given.stored(user("u1"), state={"n": "old"})
+    assert given.open(AgentPolicy("plan", state_schema=Plan), state={"n": "old"}).kind == "created"
+
+
+def test_a_state_is_refused_before_it_waits(given: Given) -> None:
+    policy = AgentPolicy("plan", state_schema=Plan, busy="queue")
+    assert given.open(policy, state={"n": 1}).kind == "created"
+    with pytest.raises(InvalidInput):
+        given.open(policy, state={"n": "x"})
+    assert Run.objects.count() == 1
+    assert given.open(policy, state={"n": 2}).kind == "queued"
 
 
 # ---- hydration, repeats, a busy thread ------------------------------------------------------------------------------

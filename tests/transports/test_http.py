@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from agui_django import RunContext
 from agui_django.conf import settings as agui_settings
-from agui_django.models import Run
+from agui_django.models import Run, Thread
 from agui_django.protocol.errors import Declined
 from agui_django.runs import supervisor
 from agui_django.runs.database import get_pool
@@ -95,6 +96,19 @@ async def test_cursors_at_every_position(headers: Any, body: Any) -> None:
     assert both.so_far() == whole[4:]
     end = await ask("GET", f"{path}/?after={len(whole)}", b"", headers)
     assert (end.status, end.chunks) == (204, [])
+
+
+async def test_a_state_that_the_agents_schema_does_not_allow(headers: Any, body: Any) -> None:
+    async def never(run: RunContext) -> None:
+        raise AssertionError("it must not run")
+
+    with override_agent("echo", never, state_schema={"type": "object", "properties": {"n": {"type": "integer"}}}):
+        refused = await ask("POST", "/agui/agents/echo", body(state={"n": "secret"}), headers)
+    assert refused.status == 422
+    error = error_of(refused)
+    assert error["code"] == "invalid_input"
+    assert error["fields"] == [{"path": "/state/n", "message": "must be a whole number"}]
+    assert await Run.objects.acount() == await Thread.objects.acount() == 0
 
 
 @pytest.mark.parametrize("cursor", ["-1", "x", "1.0", "1e3", "٣", "99999999999", "0x1", " 1"])
