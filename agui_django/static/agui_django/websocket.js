@@ -89,7 +89,7 @@ export class AgUiSocket {
           } else {
             held.push(event);
             const ends = TERMINAL.has(event.type);
-            // What is recorded has a time; a refusal is not, and is a stream of its own.
+            // A refusal has no time, unlike everything of a run, and is a stream of its own.
             const refused = event.type === "RUN_ERROR" && event.timestamp === undefined;
             if (refused && event.code === "draining") {
               held = []; // this server goes away; another one will take it
