@@ -14,6 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ from benchmarks.measure import FULL, QUICK, Scale, middle, per_event, ratio
 from benchmarks.processes import Load, Server, cores, peers_python
 from benchmarks.report import Report
 from tests.databases import ROOT, postgres_reachable
+from tests.parts import missing
 
-PARTS = ("storage", "crowd", "speed", "first", "delay", "statements", "replay")
+PARTS = ("storage", "crowd", "speed", "first", "delay", "statements", "replay", "fanout")
 FLUSH_INTERVAL = 0.05
 LABEL = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
 
@@ -71,15 +73,17 @@ class Bench:
         self.stack.callback(server.close)
         return server.start()
 
-    def our_server(self, database: str, *, counting: bool = False) -> Server:
-        """Return agui_django on a new database."""
-        env = {"DJANGO_SETTINGS_MODULE": "benchmarks.sites.ours.settings"}
+    def our_server(
+        self, database: str, *, counting: bool = False, env: dict[str, str] | None = None, shares: Server | None = None
+    ) -> Server:
+        """Return agui_django on a new database, or on that of another server."""
+        env = {"DJANGO_SETTINGS_MODULE": "benchmarks.sites.ours.settings", **(env or {})}
         return Server(
-            f"agui_django {LABEL[database]}{' (counting)' if counting else ''}",
+            f"agui_django {LABEL[database]}{' (counting)' if counting else ''}{', second' if shares else ''}",
             "benchmarks.sites.ours.asgi:application", self.folder, database=database,
             path="/agui/agents/work", headers={"Authorization": "Token bench"},
             health="/agui/health", prepare="benchmarks.sites.ours.prepare",
-            env={**env, "AGUI_BENCH_COUNT": "1"} if counting else env,
+            env={**env, "AGUI_BENCH_COUNT": "1"} if counting else env, shares=shares,
         )  # fmt: skip
 
     def storage(self) -> None:
@@ -191,6 +195,22 @@ class Bench:
             self.report.at_most(f"{what}: first frame", first, 5, "ms")
             if result[ours.name]["short"] or set(result[ours.name]["statuses"]) != {"200"}:
                 self.report.fails(what, f"{result[ours.name]['statuses']}, {result[ours.name]['short']} short")
+
+    def fanout(self) -> None:
+        """One run and many who follow it, in its process and in another one."""
+        if "postgres" not in self.databases or missing("redis"):
+            self.report.fails("fan-out over two processes", "it takes PostgreSQL and Redis")
+            return
+        layer = {"AGUI_BENCH_LAYER": f"agui-bench-{uuid.uuid4().hex}"}
+        first = self.up(self.our_server("postgres", env=layer))
+        second = self.up(self.our_server("postgres", env=layer, shares=first))
+        measure.warm_up(self.load, [first, second])
+        for name, found in measure.fanout(self.load, first, second, self.scale).items():
+            shown = f"p50 {found['p50']:.1f} ms, p99 {found['p99']:.1f} ms, {found['cpu']:.1f} us CPU per event"
+            self.report.fact(f"delay of a delta with {name}", shown)
+            self.report.at_most(f"short or refused streams with {name}", found["short"], 0, "")
+            if "added" in found:
+                self.report.at_most(f"delay added with {name}, p50", found["added"], 50, "ms")
 
     def _watch(self, results: dict[str, list[dict[str, Any]]]) -> None:
         self.load_cpu += [result["load_cpu"] for found in results.values() for result in found]

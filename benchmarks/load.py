@@ -2,7 +2,7 @@
 
 Reads one job per line from standard input, prints one result per line. Each result holds the generator's own CPU
 share, so that it is seen not to be the limit. Jobs: ``window`` (as many runs as fit into a time, N at once), ``burst``
-(N runs at once, each to its end), ``series`` (requests one after the other).
+(N runs at once, each to its end), ``series`` (requests one after the other), ``fanout`` (one run, many who follow it).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from benchmarks.work import SIZE, Order, run_input
 
 MARK = b"data:"
 STAMP = re.compile(rb'"delta":\s?"(\d{%d})"' % SIZE)
+ADDRESS = re.compile(rb"content-location:\s*(\S+)", re.IGNORECASE)
 RUN_TIMEOUT = 60.0
 
 
@@ -37,6 +38,8 @@ class Stream(asyncio.Protocol):
         self.opened = time.perf_counter()
         self.first: float | None = None
         self.delays: list[float] = []
+        self.head = b""
+        self._since = time.monotonic_ns()
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tail = b""
 
@@ -48,6 +51,7 @@ class Stream(asyncio.Protocol):
         """Count the events that begin in it, also the one whose mark is cut in two."""
         if not self.bytes:
             self.status = data[9:12].decode("latin-1")
+            self.head = data[:4096]
         self.bytes += len(data)
         new = data.count(MARK) + (self._tail + data[: len(MARK) - 1]).count(MARK)
         self._tail = (self._tail + data)[-(len(MARK) - 1) :]
@@ -59,7 +63,9 @@ class Stream(asyncio.Protocol):
                 self.on_events(new)
         if self.stamped:
             now = time.monotonic_ns()
-            self.delays += [(now - int(found)) / 1e6 for found in STAMP.findall(data)]
+            # What was written before this stream began is a replay, and late by nature.
+            stamps = [stamp for stamp in map(int, STAMP.findall(data)) if stamp >= self._since]
+            self.delays += [(now - stamp) / 1e6 for stamp in stamps]
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The run is over."""
@@ -131,10 +137,9 @@ async def burst(job: dict[str, Any]) -> dict[str, Any]:
     streams = await asyncio.gather(*(one(index) for index in range(job["runs"])))
     elapsed = time.perf_counter() - started
     events = sum(stream.events for stream in streams)
-    delays = sorted(delay for stream in streams for delay in stream.delays)
     return {
         "rate": events / elapsed, "elapsed": elapsed, **_summary(streams, order),
-        "delays": {str(part): delays[int(part / 100 * (len(delays) - 1))] for part in (50, 90, 99)} if delays else {},
+        "delays": _percentiles(streams),
     }  # fmt: skip
 
 
@@ -158,6 +163,35 @@ async def series(job: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+async def fanout(job: dict[str, Any]) -> dict[str, Any]:
+    """Start one run, and follow it with so many streams through each of some servers."""
+    target, order = job["target"], Order(**job["order"])
+    begun = asyncio.Event()
+    own = Stream(post(target, order), stamped=True, on_events=lambda _: begun.set())
+    await asyncio.get_running_loop().create_connection(lambda: own, "127.0.0.1", target["port"])
+    await asyncio.wait_for(begun.wait(), RUN_TIMEOUT)
+    address = ADDRESS.search(own.head)
+    if address is None:
+        raise RuntimeError(f"no address in {own.head!r}")
+    watchers = [watcher for watcher in job["watchers"] for _ in range(watcher["streams"])]
+    streams = await asyncio.gather(
+        *(exchange(watcher, get(watcher, address[1].decode()), stamped=True) for watcher in watchers)
+    )
+    await asyncio.wait_for(own.ended, RUN_TIMEOUT)
+    followed: dict[str, list[Stream]] = {watcher["name"]: [] for watcher in job["watchers"]}
+    for watcher, stream in zip(watchers, streams, strict=True):
+        followed[watcher["name"]].append(stream)
+    return {
+        name: {"delays": _percentiles(found), **_summary(found, order)}
+        for name, found in {**followed, "own": [own]}.items()
+    }
+
+
+def _percentiles(streams: list[Stream]) -> dict[str, float]:
+    delays = sorted(delay for stream in streams for delay in stream.delays)
+    return {str(part): delays[int(part / 100 * (len(delays) - 1))] for part in (50, 90, 99)} if delays else {}
+
+
 def _summary(streams: list[Stream], order: Order) -> dict[str, Any]:
     statuses: dict[str, int] = {}
     for stream in streams:
@@ -173,6 +207,7 @@ JOBS: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
     "window": window,
     "burst": burst,
     "series": series,
+    "fanout": fanout,
 }
 
 

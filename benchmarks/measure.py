@@ -133,6 +133,37 @@ def delay(load: Load, servers: list[Server], scale: Scale) -> Results:
     return results
 
 
+def fanout(load: Load, first: Server, second: Server, scale: Scale) -> dict[str, dict[str, float]]:
+    """One run on a fixed schedule with followers in its process or in another one.
+
+    "added" is what a follower in the other process waits longer than the run's own client does, in the same run.
+    """
+    cases = {
+        "1 watcher in another process": second,
+        "100 watchers in its process": first,
+        "100 watchers in another process": second,
+    }
+    found: dict[str, dict[str, float]] = {}
+    for what, server in cases.items():
+        rounds = []
+        for number in range(scale.bursts + 1):
+            say(f"fan-out, {what}, round {number + 1} of {scale.bursts + 1}")
+            cpu = first.cpu() + second.cpu()
+            watchers = [{**server.target, "streams": int(what.split()[0])}]
+            result = load.run("fanout", target=first.target, order=asdict(STAMPED), watchers=watchers)
+            mine = result[server.name]
+            rounds.append({
+                "p50": mine["delays"]["50"], "p99": mine["delays"]["99"], "short": mine["short"],
+                "added": mine["delays"]["50"] - result["own"]["delays"]["50"],
+                "cpu": (first.cpu() + second.cpu() - cpu) / mine["events"] * 1e6,
+            })  # fmt: skip
+        found[what] = {key: statistics.median(each[key] for each in rounds) for key in rounds[0]}
+        found[what]["short"] = sum(each["short"] for each in rounds)
+        if server is first:
+            del found[what]["added"]
+    return found
+
+
 def stored(server: Server, tables: str, events: str) -> tuple[int, int]:
     """Return the bytes of a log's table with its indexes, and the number of events in it.
 

@@ -51,18 +51,20 @@ class Server:
         health: an address that answers 200 when the server is up.
         env: more environment.
         prepare: a module to run first, in the server's environment.
+        shares: a server whose database this one uses, too.
     """
 
     def __init__(
         self, name: str, app: str, folder: Path, *, python: str = sys.executable, database: str = "",
         path: str = "/run", headers: dict[str, str] | None = None, health: str = "/health",
-        env: dict[str, str] | None = None, prepare: str = "",
+        env: dict[str, str] | None = None, prepare: str = "", shares: Server | None = None,
     ) -> None:  # fmt: skip
         """Describe the server; `start` starts it."""
         self.name, self.app, self.folder, self.python, self.database = name, app, folder, python, database
         self.path, self.headers, self.health, self.prepare = path, headers or {}, health, prepare
         self.port = 0
         self.log_path = folder / f"{name.replace(' ', '-').replace('/', '-')}-{uuid.uuid4().hex[:4]}.log"
+        self.shares = shares
         self.database_name = ""
         self.extra = env or {}
         self._process: subprocess.Popen[bytes] | None = None
@@ -90,7 +92,9 @@ class Server:
         Raises:
             RuntimeError: it does not; the message ends with its log.
         """
-        if self.database == "postgres":
+        if self.shares is not None:
+            self.database_name, self.prepare = self.shares.database_name, ""
+        elif self.database == "postgres":
             self.database_name = f"agui_bench_{os.getpid()}_{uuid.uuid4().hex[:6]}"
             create_postgres(self.database_name)
         elif self.database:
@@ -166,7 +170,7 @@ class Server:
                 self._process.wait()
         if self._log is not None:
             self._log.close()
-        if self.database == "postgres" and self.database_name:
+        if self.database == "postgres" and self.database_name and self.shares is None:
             drop_postgres(self.database_name)
 
 

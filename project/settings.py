@@ -93,6 +93,8 @@ def database() -> dict[str, Any]:
             "HOST": os.environ.get("AGUI_POSTGRES_HOST", "127.0.0.1"),
             "PORT": os.environ.get("AGUI_POSTGRES_PORT", "5432"),
             "USER": os.environ.get("AGUI_POSTGRES_USER", "root"),
+            # Behind pgbouncer a cursor would outlive the transaction that has its connection.
+            "DISABLE_SERVER_SIDE_CURSORS": os.environ.get("AGUI_PGBOUNCER") == "1",
             "TEST": {"NAME": f"agui_tests_{os.getpid()}"},
         }
     sqlite: dict[str, Any] = {

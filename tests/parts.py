@@ -38,11 +38,11 @@ def _index_answers() -> bool:
 def missing(part: str) -> str:
     """Why a part cannot be used; empty when it can.
 
-    Parts: node, curl, clients and browser (their npm packages), chromium, postgres, redis, conformance, network (a
-    package index that pip reaches).
+    Parts: node, curl, openssl, nginx, pgbouncer, clients and browser (their npm packages), chromium, postgres, redis,
+    conformance, network (a package index that pip reaches).
     """
-    if part in ("node", "curl"):
-        return "" if shutil.which(part) else f"{part} is not installed"
+    if part in ("node", "curl", "openssl", "nginx", "pgbouncer"):
+        return "" if program(part) else f"{part} is not installed"
     if part == "network":
         return "" if _index_answers() else "pip reaches no package index"
     if part in ("clients", "browser"):
@@ -57,10 +57,17 @@ def missing(part: str) -> str:
 
         return "" if postgres_reachable() else "no PostgreSQL on 127.0.0.1:5432"
     if part == "redis":
-        return "" if _listens(6379) else "no Redis on 127.0.0.1:6379"
+        if not _listens(6379):
+            return "no Redis on 127.0.0.1:6379"
+        return "" if program("redis-server") else "redis-server is not installed"
     if part == "conformance":
         return "" if CONFORMANCE.is_dir() else f"no conformance streams in {CONFORMANCE} (set AGUI_CONFORMANCE_DIR)"
     raise ValueError(f"unknown part: {part}")
+
+
+def program(name: str) -> str | None:
+    """A program's path, also of those that only administrators have in their PATH."""
+    return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin:/usr/local/sbin")
 
 
 def chromium() -> str | None:

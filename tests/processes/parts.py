@@ -69,13 +69,13 @@ class Redis:
 @contextlib.contextmanager
 def site(
     count: int, folder: Path, *, database: DatabaseKind = "postgres", redis: str = "", kind: Kind = "uvicorn",
-    workers: int = 1, env: dict[str, str] | None = None,
+    workers: int = 1, env: dict[str, str] | None = None, database_name: str | None = None,
 ) -> Iterator[list[ServerProcess]]:  # fmt: skip
     """Servers of one site; ``redis``: the address of the layer, empty for none."""
     layer = {"AGUI_REDIS": redis, "AGUI_REDIS_PREFIX": uuid.uuid4().hex} if redis else {"AGUI_REDIS": ""}
     options: dict[str, Any] = {"database": database, "tmp_path": folder, "env": {**layer, **(env or {})}}
     with contextlib.ExitStack() as stack:
-        first = stack.enter_context(ServerProcess(kind, workers=workers, **options))
+        first = stack.enter_context(ServerProcess(kind, workers=workers, database_name=database_name, **options))
         servers = [first]
         for _ in range(count - 1):
             more = ServerProcess(kind, workers=workers, database_name=first.database_name, **options)

@@ -81,14 +81,21 @@ def test_the_same_thread(two: list[ServerProcess]) -> None:
     lock = threading.Lock()
 
     def once(clients: list[httpx.Client], thread: str) -> None:
-        bodies = [sse.body(thread, "tokens:6 delay_ms:40 size:8") for _ in clients]
-        calls = [lambda h=http, b=body: post(h, "echo", b) for http, body in zip(clients, bodies, strict=True)]
-        answers = at_once(*calls)
-        assert sorted(status for status, _ in answers) == [200, 409]
-        (seen,) = [frames for status, frames in answers if status == 200]
+        # Endless: the winner is still there, however late the other one comes.
+        bodies = [sse.body(thread, "tokens:20000 delay_ms:20 size:8") for _ in clients]
+        answers = at_once(*[
+            lambda h=http, b=body: h.send(h.build_request("POST", "/agui/agents/echo", json=b), stream=True)
+            for http, body in zip(clients, bodies, strict=True)
+        ])  # fmt: skip
+        assert sorted(answer.status_code for answer in answers) == [200, 409]
+        (won,) = [answer for answer in answers if answer.status_code == 200]
+        clients[0].post(won.headers["Content-Location"].replace("/events", "/cancel"))
+        seen = list(sse.frames(won))
+        for answer in answers:
+            answer.close()
         assert contiguous(seen)
         (run,) = stored(two[0], lock, thread)["runs"]
-        assert run["status"] == "finished"
+        assert run["status"] == "cancelled"
         assert len(run["events"]) == len(seen)
 
     race(two, once)

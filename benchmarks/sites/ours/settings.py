@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from benchmarks.sites.database import databases
 
 SECRET_KEY = "bench"
@@ -20,6 +22,13 @@ INSTALLED_APPS = [
     "benchmarks.sites.ours",
 ]
 DATABASES = databases()
+if os.environ.get("AGUI_BENCH_LAYER"):
+    CHANNEL_LAYERS = {
+        "default": {
+            "BACKEND": "channels_redis.core.RedisChannelLayer",
+            "CONFIG": {"hosts": ["redis://127.0.0.1:6379/0"], "prefix": os.environ["AGUI_BENCH_LAYER"]},
+        }
+    }
 AGUI_DJANGO = {
     "AUTHENTICATION_CLASSES": ["rest_framework.authentication.TokenAuthentication"],
     "MAX_RUNS": 2000,
