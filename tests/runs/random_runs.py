@@ -101,9 +101,7 @@ class _Writer:
     def activity(self) -> None:
         if self.activities and self.rng.random() < 0.6:
             patch = [{"op": "add", "path": "/done/-", "value": self.number}]
-            self.emit(
-                "ACTIVITY_DELTA", messageId=self.rng.choice(self.activities), activityType="PLAN", patch=patch
-            )
+            self.emit("ACTIVITY_DELTA", messageId=self.rng.choice(self.activities), activityType="PLAN", patch=patch)
         else:
             self.activities.append(self.fresh("activity"))
             self.emit("ACTIVITY_SNAPSHOT", messageId=self.activities[-1], activityType="PLAN", content={"done": []})

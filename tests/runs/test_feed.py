@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
+import threading
 import uuid
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from django.db.backends.utils import CursorWrapper
 
 from agui_django.models import Interrupt, Message, Run, RunEvents, Thread
 from agui_django.protocol.codec import encode
@@ -25,7 +28,8 @@ from agui_django.runs.reading import Cursor
 from agui_django.runs.requests import AgentPolicy
 from agui_django.runs.start import astart_run
 from agui_django.testing import override_agent
-from tests.runs.given import Given, Statements, counted, says, user
+from tests.runs.given import Statements, says, user
+from tests.runs.random_runs import random_events
 
 pytestmark = pytest.mark.asyncio
 
@@ -335,7 +339,7 @@ async def test_a_run_that_has_not_begun_is_joined() -> None:
     held(told)
 
 
-# ---- where the log alone does not tell ---------------------------------------------------------------------------------
+# ---- where the log alone does not tell ------------------------------------------------------------------------------
 
 
 async def test_a_regenerate_in_another_tab(gates: Gates) -> None:
@@ -498,11 +502,27 @@ async def test_silence_gives_signs_of_life(settings: Any) -> None:
     assert [list(await anext(feed)) for _ in range(3)] == [[], [], []]
 
 
+@contextlib.contextmanager
+def asked(thread: int | None = None) -> Iterator[Statements]:
+    """What is read meanwhile, in one thread or in whichever; writes are the runs' own."""
+    statements = Statements()
+    real = CursorWrapper.execute
+
+    def execute(self: Any, sql: str, params: Any = None) -> Any:
+        if sql.startswith("SELECT") and thread in (None, threading.get_ident()):
+            statements.sql.append(sql)
+        return real(self, sql, params)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CursorWrapper, "execute", execute)
+        yield statements
+
+
 # ---- what it costs --------------------------------------------------------------------------------------------------
 
 
 async def statements_of(run: Run, after: str = "", count: int = 3) -> Statements:
-    with counted() as statements:
+    with asked() as statements:
         await take(follow_thread(run.thread_id, after), count)
     return statements
 
@@ -540,7 +560,7 @@ async def test_the_past_adds_nothing(gates: Gates, monkeypatch: pytest.MonkeyPat
             await asyncio.sleep(0.01)
     sizes = []
     for run in (short, long):
-        with counted() as statements:
+        with asked() as statements:
             batch = await anext(follow_thread(run.thread_id))
         # The run is executed here: only which run it is was asked.
         assert len(statements) == 1, statements.sql
@@ -566,7 +586,7 @@ async def test_another_process_is_read_in_few_statements(gates: Gates, monkeypat
         await asyncio.sleep(0.01)
     del recorder.recorders[run.pk]
     try:
-        with counted() as statements:
+        with asked() as statements:
             told = await take(follow_thread(run.thread_id), 4)
     finally:
         recorder.recorders[run.pk] = here
@@ -588,7 +608,7 @@ async def test_many_idle_feeds_are_polled_by_one_statement() -> None:
         await asyncio.sleep(0)
 
     def look() -> int:
-        with counted_here() as statements:
+        with asked(threading.get_ident()) as statements:
             found = polling.read_progress([*(run.pk for run in runs), *(run.thread_id for run in runs)])
         assert {key for key in found if isinstance(key, int)} == {run.thread_id for run in runs}
         return len(statements)
@@ -597,21 +617,6 @@ async def test_many_idle_feeds_are_polled_by_one_statement() -> None:
     # runs of another process: nobody here tells these feeds of them
     await get_pool().run(lambda: [elsewhere(run) for run in runs])
     assert [types(told) for told in await asyncio.gather(*waiting)] == [["RUN_STARTED"]] * 10
-
-
-def counted_here() -> Any:
-    """Statements of the calling pool thread."""
-    import contextlib
-
-    from django.db import connections
-
-    @contextlib.contextmanager
-    def block() -> Iterator[Statements]:
-        statements = Statements()
-        with connections[get_pool().alias].execute_wrapper(statements):
-            yield statements
-
-    return block()
 
 
 def elsewhere(before: Run) -> Run:
@@ -626,7 +631,7 @@ def elsewhere(before: Run) -> Run:
     return run
 
 
-# ---- every position of random runs ------------------------------------------------------------------------------------
+# ---- every position of random runs --------------------------------------------------------------------------------
 
 
 async def test_a_cursor_reads_and_writes() -> None:
@@ -639,8 +644,6 @@ async def test_a_cursor_reads_and_writes() -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", range(12))
 async def test_joining_and_coming_back_at_every_position(gates: Gates, seed: int) -> None:
-    from tests.runs.random_runs import random_events
-
     rng = random.Random(seed)
     await astart_run("echo", "t", "before", scope="s")
     run = await begun(gates, messages="go")
