@@ -128,8 +128,10 @@ async def test_a_page_that_is_loaded_again(headers: Any, body: Callable[..., byt
             await first.events(3)
             location = first.headers["content-location"]
         for method, path, content in (
-            ("POST", "/agui/agents/gate", same), ("GET", location, b""), ("GET", "/agui/threads/events?threadId=t1", b""),
-        ):  # fmt: skip
+            ("POST", "/agui/agents/gate", same),
+            ("GET", location, b""),
+            ("GET", "/agui/threads/events?threadId=t1", b""),
+        ):
             async with Exchange(method, path, content, headers) as again:
                 await again.until(lambda again=again: b"".join(again.chunks).count(b"data:") > 1)  # type: ignore[misc]
                 await asyncio.sleep(1.2)
