@@ -134,7 +134,6 @@ class Facts(Generic[S]):
     @state.setter
     def state(self, value: S) -> None:
         self._sink.document.assign(value)
-        self._sink.assigned(value)
 
     # ---- what was asked before ----
 

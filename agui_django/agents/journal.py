@@ -32,6 +32,8 @@ class Journal:
         self.checked = False
         #: The next edit must be announced.
         self.unannounced = False
+        #: Told of every dict and list that was copied into the document; in the editing thread.
+        self.copied: Callable[[Any], None] | None = None
         self._default = default
         self._value: Any = None
         self._ops: list[Op] = []
@@ -237,7 +239,12 @@ class Journal:
         kind = type(value)
         if kind in SCALARS or (kind is float and value - value == 0.0):
             return value
-        return clean_text(value) if kind is str else copy_of(value, path, nan=nan, default=self._default)
+        if kind is str:
+            return clean_text(value)
+        plain = copy_of(value, path, nan=nan, default=self._default)
+        if self.copied is not None and (kind is dict or kind is list):
+            self.copied(value)
+        return plain
 
     def _build(self, plain: Any, parent: Live | None, key: str | int | None) -> Any:
         node: Any

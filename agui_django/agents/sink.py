@@ -118,9 +118,6 @@ class RunSink(Protocol):
     def live(self, value: Any, emit: Callable[[Any], Wire]) -> StateDocument:
         """A document whose edits are emitted in time; `emit` makes the event of what its ``take()`` gives."""
 
-    def assigned(self, value: Any) -> None:
-        """A value was assigned to the state: tell the developer if it is edited afterwards, which changes nothing."""
-
     def ask(self, key: str, interrupt: Wire, permission: str) -> None:
         """Note a question that has no answer; the run ends with it."""
 

@@ -8,12 +8,16 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from agui_django.agents.live import LIVE
 from agui_django.protocol.json_patch import copy_json, json_equal
 
 if TYPE_CHECKING:
     from agui_django.runs.session import RunSession
 
 logger = logging.getLogger("agui_django.agent")
+
+#: Values put into the state that are looked at again at the end: the latest.
+WATCHED = 200
 
 
 class Hints:
@@ -22,7 +26,8 @@ class Hints:
     def __init__(self, session: RunSession) -> None:
         self._session = session
         self._told: set[str] = set()
-        self._assigned: tuple[Any, Any] | None = None
+        #: what was put into the state last, by identity: the value and what it was then
+        self._copied: dict[int, tuple[Any, Any]] = {}
         self._before: set[str] | None = None
 
     def tell(self, text: str, *args: Any) -> None:
@@ -50,18 +55,21 @@ class Hints:
                 said.add(message["content"])
         return said
 
-    def assigned(self, value: Any) -> None:
-        """A dict was assigned to the state, which copied it."""
-        try:
-            self._assigned = (value, copy_json(value))
-        except (TypeError, ValueError, RecursionError):
-            self._assigned = None
+    def copied(self, value: Any) -> None:
+        """A dict or list was put into the state, which copied it. Put there again, it may have changed meanwhile."""
+        self._copied.pop(id(value), None)
+        if not _has_live(value):
+            self._copied[id(value)] = value, copy_json(value)
+            if len(self._copied) > WATCHED:
+                del self._copied[next(iter(self._copied))]
 
     def finished(self, result: Any, swallowed_cancel: bool) -> None:
         """The function has ended."""
         session = self._session
-        if self._assigned is not None and not json_equal(self._assigned[0], self._assigned[1]):
-            self.tell("a dict was edited after it was assigned to run.state, which copied it; edit run.state instead.")
+        if not all(json_equal(value, before) for value, before in self._copied.values()):
+            self.tell(
+                "a dict or list was edited after it was assigned to run.state, which copied it; edit run.state instead."
+            )
         if isinstance(result, str) and not any(
             message["role"] == "assistant" and message.get("content")
             for message in (session.message(id) for id in session.reducer.touched)
@@ -82,3 +90,12 @@ class Hints:
     def late(self) -> None:
         """Something was emitted after the end."""
         self.tell("it emitted something after the run had ended: a task or thread outlived the function.")
+
+
+def _has_live(value: Any) -> bool:
+    """Whether parts of the state itself are in it: their edits are no mistake."""
+    if isinstance(value, LIVE):
+        return True
+    if isinstance(value, dict):
+        return any(map(_has_live, value.values()))
+    return isinstance(value, list) and any(map(_has_live, value))

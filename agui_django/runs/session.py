@@ -45,6 +45,8 @@ class RunSession(Emission):
         self.run_thread = RunThread()
         self.context: RunContext[Any] = RunContext(self)
         self.hints = Hints(self) if django_settings.DEBUG else None
+        if self.hints is not None:
+            self.document.copied = self.hints.copied
 
     # ---- threads ----------------------------------------------------------------------------------------------
 
@@ -214,8 +216,3 @@ class RunSession(Emission):
         """A message without a key has ended."""
         if self.hints is not None:
             self.hints.ended(message_id)
-
-    def assigned(self, value: Any) -> None:
-        """A value was assigned to the state."""
-        if self.hints is not None:
-            self.hints.assigned(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import logging
 from typing import Any
 
@@ -46,6 +47,65 @@ async def test_a_dict_edited_after_it_was_assigned(hints: Any):
     assert result.state == {"items": []}
     [hint] = hints()
     assert "copied" in hint
+
+
+def whole(run: RunContext, mine: Any) -> None:
+    run.state = {"deep": [mine]}
+
+
+def member(run: RunContext, mine: Any) -> None:
+    run.state["mine"] = mine
+
+
+def many(run: RunContext, mine: Any) -> None:
+    run.state.update(a=1, b=mine)
+
+
+def item(run: RunContext, mine: Any) -> None:
+    run.state["items"] = [0]
+    run.state["items"].append(mine)
+
+
+def items(run: RunContext, mine: Any) -> None:
+    run.state["items"] = [0]
+    run.state["items"] += [1, mine]
+
+
+def replaced(run: RunContext, mine: Any) -> None:
+    run.state["items"] = [0]
+    run.state["items"][0] = mine
+
+
+@pytest.mark.parametrize("put", [whole, member, many, item, items, replaced])
+@pytest.mark.parametrize("mine", [{"n": 1}, [1]], ids=["dict", "list"])
+async def test_what_was_put_anywhere_into_the_state_and_edited(hints: Any, put: Any, mine: Any):
+    given = copy.deepcopy(mine)
+
+    async def agent(run: RunContext) -> None:
+        put(run, given)
+        assert hints() == []
+        given.append(2) if isinstance(given, list) else given.update(n=2)
+
+    await run(agent)
+    [hint] = hints()
+    assert "copied" in hint
+
+
+async def test_edits_that_do_what_they_say_are_fine(hints: Any):
+    async def agent(run: RunContext) -> None:
+        row = {"n": 0}
+        run.state["rows"] = []
+        for n in range(3):  # what is appended again is copied again
+            row["n"] = n
+            run.state["rows"].append(row)
+        run.state["first"] = [run.state["rows"][0]]
+        run.state["rows"][0]["n"] = 7
+        run.state["rows"].reverse()
+        run.state = run.state
+
+    result = await run(agent)
+    assert result.state == {"rows": [{"n": 2}, {"n": 1}, {"n": 7}], "first": [{"n": 0}]}
+    assert hints() == []
 
 
 async def test_a_returned_text_with_nothing_said(hints: Any):
