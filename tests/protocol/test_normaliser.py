@@ -78,6 +78,51 @@ def test_timestamps_are_set_where_the_agent_set_none():
     assert producer.emit({"type": "CUSTOM", "name": "n", "value": 1, "timestamp": 5})[0]["timestamp"] == 5
 
 
+def test_the_first_and_the_last_event_have_their_time():
+    producer = Producer()
+    assert producer.end() == [{**RUN, "timestamp": 1700}, {**RUN, "type": "RUN_FINISHED", "timestamp": 1700}]
+    given = Producer().normaliser.started({"type": "STATE_SNAPSHOT", "snapshot": {}, "timestamp": 5})
+    assert given[0]["timestamp"] == 5
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        {"type": "interrupt", "interrupts": [{"id": "i", "reason": "a"}, {"id": "i", "reason": "b"}]},
+        {"type": "success", "pendingToolCallIds": ["c2"]},
+        {"type": "success", "pendingToolCallIds": ["c1", "c2"]},
+        {"type": "success", "pendingToolCallIds": []},
+    ],
+)
+def test_an_end_that_does_not_tell_the_truth_is_refused(outcome: Wire):
+    finished = {"type": "RUN_FINISHED", "threadId": "t", "runId": "r"}
+    for told in (outcome, {"type": "success", "pendingToolCallIds": ["c1"]}):
+        producer = Producer()
+        for call in ("c1", "c2"):
+            producer.emit(
+                {"type": "TOOL_CALL_START", "toolCallId": call, "toolCallName": "f"},
+                {"type": "TOOL_CALL_END", "toolCallId": call},
+            )
+        producer.emit({"type": "TOOL_CALL_RESULT", "messageId": "x", "toolCallId": "c2", "content": "done"})
+        if told is outcome:
+            with pytest.raises(ProtocolViolation):
+                producer.emit({**finished, "outcome": told})
+            assert producer.normaliser.own_terminal is None
+        else:
+            assert producer.emit({**finished, "outcome": told}) == []
+            assert producer.normaliser.own_terminal == {**finished, "outcome": told}
+
+
+def test_what_a_subagent_said_is_opened_again_as_its_own():
+    producer = Producer()
+    producer.emit({"type": "SUBAGENT_STARTED", "subagentRunId": "s", "name": "helper"})
+    producer.emit(text("START", role="assistant", name="bot", subagentRunId="s"), text("CONTENT", delta="a"))
+    producer.emit(text("END"))
+    again = producer.emit(text("CONTENT", delta="b"))
+    opening = text("START", role="assistant", name="bot", subagentRunId="s", timestamp=1700)
+    assert again == [opening, text("CONTENT", delta="b", timestamp=1700)]
+
+
 def test_the_agents_run_started_is_absorbed():
     producer = Producer()
     assert producer.emit(RUN) == []
@@ -312,6 +357,17 @@ def test_the_short_way_takes_plain_deltas_of_open_items_only():
         assert fast(event) is None
     producer.emit(text("END"))
     assert fast(text("CONTENT", delta="x")) is None
+
+
+def test_the_short_way_ends_with_its_item():
+    producer = Producer()
+    producer.emit(text("START", role="assistant"), text("CONTENT", delta="a"))
+    held = producer.normaliser.delta_of("TEXT_MESSAGE_CONTENT", "m")
+    assert held is not None
+    assert producer.normaliser.piece(held, "b") is not None
+    producer.emit(text("END"))
+    assert producer.normaliser.piece(held, "c") is None
+    assert producer.reducer.messages[0]["content"] == "ab"
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -111,6 +111,13 @@ def test_answers_reach_the_agent_and_continue_the_turn(given: Given) -> None:
     ]  # fmt: skip
 
 
+def test_a_resume_regenerates_nothing_whatever_its_list_ends_on(given: Given) -> None:
+    given.asked({"id": "i"}, messages=[says("a1", "May I?")])
+    opened = given.open(messages=[user("u1")], resume=[resolved("i")])
+    assert opened.kind == "created"
+    assert given.ids == ["u1", "a1"]
+
+
 def test_a_partial_resume_changes_nothing(given: Given) -> None:  # case I01
     given.asked({"id": "i1"}, {"id": "i2"})
     error = refused(given, messages=[user("u2")], resume=[resolved("i1")])

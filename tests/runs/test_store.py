@@ -130,6 +130,25 @@ def test_a_list_that_ends_on_a_known_user_message_regenerates(given: Given) -> N
     assert inputs(later) == ["u1", "a1", "u2", "a3", "u3"]
 
 
+def test_what_went_out_of_play_is_not_brought_back(given: Given) -> None:
+    given.stored(user("u1"), says("a1", "1"), user("u2"), says("a2", "2"))
+    given.finish(given.open(messages=[user("u3")], forwardedProps={"supersedeAfter": "a1"}))
+    assert given.ids == ["u1", "a1", "u3"]
+    # another tab still holds the message that was edited away
+    later = given.open(messages=[user("u1"), says("a1", "1"), user("u2"), says("a2", "2"), user("u4")])
+    assert given.ids == inputs(later) == ["u1", "a1", "u3", "u4"]
+    assert any("out of play" in warning for warning in later.warnings)
+
+
+def test_a_page_s_answer_continues_the_turn_and_a_word_of_the_user_begins_another(given: Given) -> None:
+    first = given.turn(user("u1"), says=[calls("a1", "c", "d")])
+    answered = given.open(messages=[tool("t1", "c")])
+    assert given.run(answered).turn == first.turn
+    given.finish(answered)
+    moved_on = given.run(given.open(messages=[tool("t2", "d"), user("u2")]))
+    assert moved_on.turn == moved_on.pk.hex != first.turn
+
+
 def test_an_edit_names_what_it_supersedes(given: Given) -> None:
     given.stored(user("u1"), says("a1", "1"), user("u2", "old"), says("a2", "2"))
     opened = given.open(messages=[user("u2", "new")], forwardedProps={"supersedeAfter": "a1"})
