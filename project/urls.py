@@ -5,10 +5,12 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import include, path
 
+from agui_django.transports.views import index
 from project import views
 
 urlpatterns = [
     path("", views.chat, name="chat"),
     path("admin/", admin.site.urls),
+    path("agui", index),  # an include begins behind its prefix: without this, the slash is asked for by a redirect
     path("agui/", include("agui_django.urls")),
 ]

@@ -75,6 +75,14 @@ async def test_headers_leave_before_the_agent_is_awaited(headers: Any, body: Any
     assert types(exchange)[-1] == "RUN_FINISHED"
 
 
+async def test_the_list_of_agents_with_and_without_a_slash(headers: Any) -> None:
+    told = [await ask("GET", path, b"", headers) for path in ("/agui", "/agui/")]
+    assert [answer.status for answer in told] == [200, 200]
+    listed = [json.loads(b"".join(answer.chunks)) for answer in told]
+    assert listed[0] == listed[1]
+    assert "/agui/agents/echo" in [agent["url"] for agent in listed[0]["agents"]]
+
+
 async def test_what_is_ready_is_one_chunk(headers: Any, body: Any) -> None:
     exchange = await ask("POST", "/agui/agents/echo", body(text="tokens:200 delay_ms:0 size:24"), headers)
     assert len(exchange.so_far()) == 204
