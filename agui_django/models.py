@@ -99,7 +99,7 @@ class Run(models.Model):
     TERMINAL: ClassVar = (Status.FINISHED, Status.INTERRUPTED, Status.CANCELLED, Status.FAILED)
 
     uuid = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False, help_text="The run's address.")
-    thread = models.ForeignKey(Thread, on_delete=models.CASCADE, related_name="runs")
+    thread = models.ForeignKey(Thread, on_delete=models.CASCADE, related_name="runs", db_index=False)  # see Meta
     run_id = models.CharField(max_length=ID_LENGTH, help_text="The id as the client gave it; not unique.")
     digest = models.CharField(max_length=64, help_text="SHA-256 of the cleaned request: recognises a repeat.")
     agent = models.CharField(max_length=100)
@@ -111,6 +111,7 @@ class Run(models.Model):
         on_delete=models.SET_NULL,
         null=True,
         blank=True,
+        db_index=False,
         related_name="+",
         help_text="Who started it, where that is not the user it runs for.",
     )
@@ -128,7 +129,7 @@ class Run(models.Model):
     once = models.TextField(default="{}", help_text="Values of the turn's once keys; kept on the turn's first run.")
     error_code = models.CharField(max_length=100, blank=True)
     error_text = models.TextField(blank=True, help_text="Staff only.")
-    error_reference = models.CharField(max_length=32, blank=True, db_index=True)
+    error_reference = models.CharField(max_length=32, blank=True)
     traceback = models.TextField(blank=True, help_text="Staff only.")
     error_fingerprint = models.CharField(max_length=64, blank=True)
     end_reason = models.CharField(max_length=40, blank=True, help_text="user, staff, disconnect, timeout, shutdown ...")
@@ -154,6 +155,7 @@ class Run(models.Model):
         on_delete=models.SET_NULL,
         null=True,
         blank=True,
+        db_index=False,
         related_name="resuming_runs",
         help_text="The interrupted run whose questions this one answers.",
     )
@@ -177,6 +179,10 @@ class Run(models.Model):
                 name="agui_run_status",
                 condition=Q(status__in=["queued", "pending", "running"]),
             ),
+            models.Index(fields=["error_reference"], name="agui_run_reference"),
+            # What few runs have: an index of all of them would be written with each run for nothing.
+            models.Index(fields=["actor"], name="agui_run_actor", condition=Q(actor__isnull=False)),
+            models.Index(fields=["resumed_run"], name="agui_run_resumed", condition=Q(resumed_run__isnull=False)),
         ]
 
     def __str__(self) -> str:
@@ -192,7 +198,7 @@ class Run(models.Model):
 class RunEvents(models.Model):
     """A batch of consecutive events of one run: wire texts joined by newlines (JSON text holds none)."""
 
-    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="events")
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="events", db_index=False)  # see Meta
     first_seq = models.PositiveIntegerField()
     last_seq = models.PositiveIntegerField()
     text = models.TextField()
@@ -221,7 +227,7 @@ class MessageQuerySet(models.QuerySet["Message"]):
 class Message(models.Model):
     """One message of a thread as wire text."""
 
-    thread = models.ForeignKey(Thread, on_delete=models.CASCADE, related_name="messages")
+    thread = models.ForeignKey(Thread, on_delete=models.CASCADE, related_name="messages", db_index=False)  # see Meta
     message_id = models.CharField(max_length=ID_LENGTH)
     role = models.CharField(max_length=20)
     wire = models.TextField(help_text="Wire text of the whole message.")
@@ -240,6 +246,7 @@ class Message(models.Model):
         on_delete=models.SET_NULL,
         null=True,
         blank=True,
+        db_index=False,
         related_name="superseded_messages",
         help_text="The run whose regenerate or edit took it out of play.",
     )
@@ -255,7 +262,10 @@ class Message(models.Model):
                 fields=["thread", "message_id"], condition=Q(superseded_by=None), name="agui_message_in_play"
             ),
         ]
-        indexes: ClassVar = [models.Index(fields=["thread", "order"], name="agui_message_order")]
+        indexes: ClassVar = [
+            models.Index(fields=["thread", "order"], name="agui_message_order"),
+            models.Index(fields=["superseded_by"], name="agui_message_gone", condition=Q(superseded_by__isnull=False)),
+        ]
 
     def __str__(self) -> str:
         """Name the row in logs and lists; never with what users wrote."""
@@ -272,7 +282,9 @@ class StateVersion(models.Model):
         CLIENT = "client"
         STAFF = "staff"
 
-    thread = models.ForeignKey(Thread, on_delete=models.CASCADE, related_name="state_versions")
+    thread = models.ForeignKey(
+        Thread, on_delete=models.CASCADE, related_name="state_versions", db_index=False
+    )  # see Meta
     run = models.ForeignKey(Run, on_delete=models.SET_NULL, null=True, blank=True, related_name="state_versions")
     version = models.PositiveIntegerField()
     state = models.TextField()

@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import cache
 from typing import Any
 
 from django.db.models import BooleanField, Case, Q, When
@@ -24,6 +23,7 @@ from agui_django.runs.closing import store_messages
 from agui_django.runs.ledger import Ledger, last_words, state_digest, title
 from agui_django.runs.requests import Hydration, Opened, StartRequest
 from agui_django.runs.setup import Answer, RunSetup, Wire
+from agui_django.statements import Select
 
 #: How many ids of a client's list are looked up among the messages that went out of play.
 LOOKED_UP = 500
@@ -52,7 +52,7 @@ class Opening:
             ResumeError: its answers cannot be taken.
         """
         where = [self.request.scope, self.request.run_input.thread_id]
-        thread = next(iter(Thread.objects.using(self.alias).raw(_locked_thread(self.alias), where)), None)
+        thread = next(iter(_locked_thread(self.alias, *where)), None)
         if thread is None:
             plan = resume.Plan()
             return self._create(None, plan, self._reconcile(plan))
@@ -379,13 +379,10 @@ class Opening:
         return Opened(kind, warnings=self.warnings, **values)
 
 
-@cache
-def _locked_thread(alias: str) -> str:
-    """The statement that finds and locks a thread, compiled once: it is the first of every run."""
-    threads = Thread.objects.using(alias).select_for_update(no_key=True).filter(scope="", thread_id="")
-    statement, params = threads.query.get_compiler(alias).as_sql()
-    assert params == ("", "")  # noqa: S101 - scope and id, in this order
-    return str(statement)
+#: Finds and locks a thread by its scope and id: the first statement of every run.
+_locked_thread = Select(
+    lambda alias: Thread.objects.using(alias).select_for_update(no_key=True).filter(Q(scope="") & Q(thread_id=""))
+)
 
 
 def _without_history(data: Wire) -> Wire:
