@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
 from django.core.serializers.json import DjangoJSONEncoder
 from django.utils import timezone
@@ -83,6 +83,60 @@ class Question(Generic[T]):
         if self._schema is None or isinstance(self._schema, Mapping):
             return cast(T, answer.value)
         return validate_answer(cast(type[T], self._schema), answer.value)
+
+
+class About(TypedDict, total=False):
+    """What a question may say beside its key and its schema."""
+
+    message: Any
+    reason: str
+    tool_call_id: str | None
+    expires: timedelta | datetime | None
+    permission: str | None
+    metadata: Mapping[str, Any] | None
+
+
+class Asks:
+    """The asking part of a run context; from any thread."""
+
+    _sink: RunSink
+
+    @overload
+    def interrupt(self, key: str, *, response_schema: type[T], **about: Unpack[About]) -> T: ...
+    @overload
+    def interrupt(self, key: str, *, response_schema: dict[str, Any] | None = None, **about: Unpack[About]) -> Any: ...
+    def interrupt(self, key: str, *, response_schema: Any = None, **about: Unpack[About]) -> Any:
+        """Ask a person, and give the answer: of this pass there is none, and the run ends here. Not awaited.
+
+        Args:
+            key: names the question within the turn.
+            response_schema: a type (the answer is a value of it) or a JSON Schema.
+            about: ``message`` for the person; ``reason``, an open word (default: ``input_required``);
+                ``tool_call_id`` of the call it is about; ``expires``, a timedelta or datetime; ``permission`` needed to
+                answer; ``metadata``.
+
+        Raises:
+            RunSuspended: there is no answer yet. A BaseException: leave it alone.
+            Declined: the question was cancelled, or it expired.
+            KeyReused: the key was used in this pass already.
+        """
+        return self.ask(key, response_schema=response_schema, **about).answer()
+
+    @overload
+    def ask(self, key: str, *, response_schema: type[T], **about: Unpack[About]) -> Question[T]: ...
+    @overload
+    def ask(
+        self, key: str, *, response_schema: dict[str, Any] | None = None, **about: Unpack[About]
+    ) -> Question[Any]: ...
+    def ask(self, key: str, *, response_schema: Any = None, **about: Unpack[About]) -> Question[Any]:
+        """Ask without leaving: ask several, then ``answer()`` each; one resume answers them all.
+
+        Args:
+            key: names the question within the turn.
+            response_schema: as for `interrupt`.
+            about: as for `interrupt`.
+        """
+        return self._sink.call(ask, self._sink, key, response_schema=response_schema, **about)
 
 
 def ask(

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Awaitable, Mapping
 from contextlib import AbstractContextManager
-from datetime import datetime, timedelta
 from functools import cached_property
 from hashlib import sha256
-from typing import Any, Literal, TypeVar, cast, overload
+from typing import Any, Literal, cast
 from uuid import uuid4
 
-from agui_django.agents.asking import Question, ask, plain, use_key
+from agui_django.agents.asking import Asks, plain, use_key
 from agui_django.agents.calls import ToolCall
 from agui_django.agents.facts import Facts, S
 from agui_django.agents.items import MessageBlock, StepBlock, any_thread
@@ -22,8 +21,6 @@ from agui_django.agents.sink import After, Event, Wire
 from agui_django.agents.state import Snapshot
 from agui_django.agents.sync import SyncRunContext
 from agui_django.protocol.codec import encode
-
-T = TypeVar("T")
 
 _USAGE = {
     "reasoning_tokens": "reasoningTokens",
@@ -33,7 +30,7 @@ _USAGE = {
 Role = Literal["developer", "system", "assistant", "user"]
 
 
-class RunContext(Facts[S]):
+class RunContext(Facts[S], Asks):
     """One run, for an agent in the event loop. Any thread may emit through it.
 
     Type parameter: a TypedDict that says what ``run.state`` holds.
@@ -260,85 +257,6 @@ class RunContext(Facts[S]):
     def pending_calls(self) -> list[ToolCall]:
         """This turn's calls without a result: ours and the page's."""
         return self._sink.call(self._pending)
-
-    # ---- asking ----
-
-    @overload
-    def interrupt(
-        self,
-        key: str,
-        *,
-        message: Any = None,
-        reason: str = "input_required",
-        response_schema: type[T],
-        tool_call_id: str | None = None,
-        expires: timedelta | datetime | None = None,
-        permission: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-    ) -> T: ...
-    @overload
-    def interrupt(
-        self,
-        key: str,
-        *,
-        message: Any = None,
-        reason: str = "input_required",
-        response_schema: dict[str, Any] | None = None,
-        tool_call_id: str | None = None,
-        expires: timedelta | datetime | None = None,
-        permission: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-    ) -> Any: ...
-    def interrupt(self, key: str, **question: Any) -> Any:
-        """Ask a person, and give the answer: of this pass there is none, and the run ends here. Not awaited.
-
-        Args:
-            key: names the question within the turn.
-            question: ``message`` for the person; ``reason``, an open word; ``response_schema``, a type (the answer is a
-                value of it) or a JSON Schema; ``tool_call_id`` of the call it is about; ``expires``, a timedelta or
-                datetime; ``permission`` needed to answer; ``metadata``.
-
-        Raises:
-            RunSuspended: there is no answer yet. A BaseException: leave it alone.
-            Declined: the question was cancelled, or it expired.
-            KeyReused: the key was used in this pass already.
-        """
-        return self.ask(key, **question).answer()
-
-    @overload
-    def ask(
-        self,
-        key: str,
-        *,
-        message: Any = None,
-        reason: str = "input_required",
-        response_schema: type[T],
-        tool_call_id: str | None = None,
-        expires: timedelta | datetime | None = None,
-        permission: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-    ) -> Question[T]: ...
-    @overload
-    def ask(
-        self,
-        key: str,
-        *,
-        message: Any = None,
-        reason: str = "input_required",
-        response_schema: dict[str, Any] | None = None,
-        tool_call_id: str | None = None,
-        expires: timedelta | datetime | None = None,
-        permission: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-    ) -> Question[Any]: ...
-    def ask(self, key: str, **question: Any) -> Question[Any]:
-        """Ask without leaving: ask several, then ``answer()`` each; one resume answers them all.
-
-        Args:
-            key: names the question within the turn.
-            question: as for `interrupt`.
-        """
-        return self._sink.call(ask, self._sink, key, **question)
 
     # ---- the state, the log ----
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, TypeVar, cast, overload
 
-from agui_django.agents.asking import Question
+from agui_django.agents.asking import Asks
 from agui_django.agents.calls import ToolCall
 from agui_django.agents.facts import Facts, S
 from agui_django.agents.items import MessageBlock
@@ -21,7 +20,7 @@ from agui_django.agents.sink import Event, RunSink
 T = TypeVar("T")
 
 
-class SyncRunContext(Facts[S]):
+class SyncRunContext(Facts[S], Asks):
     """One run, for an agent or a tool in a thread.
 
     Type parameter: a TypedDict that says what ``run.state`` holds.
@@ -119,68 +118,6 @@ class SyncRunContext(Facts[S]):
     def pending_calls(self) -> list[SyncToolCall]:
         """This turn's calls without a result: ours and the page's."""
         return [SyncToolCall(call) for call in self._run.pending_calls]
-
-    # ---- asking ----
-
-    @overload
-    def interrupt(
-        self,
-        key: str,
-        *,
-        message: Any = None,
-        reason: str = "input_required",
-        response_schema: type[T],
-        tool_call_id: str | None = None,
-        expires: timedelta | datetime | None = None,
-        permission: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-    ) -> T: ...
-    @overload
-    def interrupt(
-        self,
-        key: str,
-        *,
-        message: Any = None,
-        reason: str = "input_required",
-        response_schema: dict[str, Any] | None = None,
-        tool_call_id: str | None = None,
-        expires: timedelta | datetime | None = None,
-        permission: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-    ) -> Any: ...
-    def interrupt(self, key: str, **question: Any) -> Any:
-        """Ask a person, and give the answer, or end the run here. See `RunContext.interrupt`."""
-        return self._run.interrupt(key, **question)
-
-    @overload
-    def ask(
-        self,
-        key: str,
-        *,
-        message: Any = None,
-        reason: str = "input_required",
-        response_schema: type[T],
-        tool_call_id: str | None = None,
-        expires: timedelta | datetime | None = None,
-        permission: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-    ) -> Question[T]: ...
-    @overload
-    def ask(
-        self,
-        key: str,
-        *,
-        message: Any = None,
-        reason: str = "input_required",
-        response_schema: dict[str, Any] | None = None,
-        tool_call_id: str | None = None,
-        expires: timedelta | datetime | None = None,
-        permission: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-    ) -> Question[Any]: ...
-    def ask(self, key: str, **question: Any) -> Question[Any]:
-        """Ask without leaving. See `RunContext.ask`."""
-        return cast("Question[Any]", self._run.ask(key, **question))
 
     # ---- the state, the log ----
 
