@@ -165,3 +165,69 @@ def test_sqlite_in_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip("the tests run on another database")
     monkeypatch.setitem(connection.settings_dict, "NAME", name)
     assert [message.id for message in checks.check_database()] == ["agui_django.W002"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "wanted"),
+    [
+        ("QUEUE_LENGTH", 0, "at least 1"),
+        ("QUEUE_LENGTH", None, "a whole number"),
+        ("DISCONNECT_GRACE", -1, "at least 0"),
+        ("DISCONNECT_GRACE", "5", "a number"),
+        ("PENDING_DEADLINE", 0, "at least 1"),
+    ],
+)
+def test_bad_values_of_policies(key: str, value: Any, wanted: str, settings: Any) -> None:
+    settings.AGUI_DJANGO = {key: value}
+    [message] = checks.check_settings()
+    assert (message.id, message.msg) == ("agui_django.E003", f"AGUI_DJANGO[{key!r}] must be {wanted}.")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "wanted"),
+    [
+        ("busy", "wait", "one of 'reject', 'cancel', 'queue'"),
+        ("on_disconnect", "stop", "one of 'continue', 'cancel'"),
+        ("disconnect_grace", -1, "at least 0"),
+        ("timeout", 0, "at least 0.001"),
+    ],
+)
+def test_bad_options_of_an_agent(option: str, value: Any, wanted: str) -> None:
+    held = registry.swap("odd", AgentEntry("odd", print, AgentOptions(**{option: value}), "here:odd"))
+    try:
+        [message] = checks.check_agent_options()
+    finally:
+        registry.swap("odd", held)
+    assert (message.id, message.obj) == ("agui_django.E009", "here:odd")
+    assert message.msg.endswith(f"it must be {wanted}.")
+
+
+def test_runners_say_what_they_lack(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from agui_django.runs import runners
+
+    def told(name: str) -> list[str]:
+        settings.AGUI_DJANGO = {"RUNNER": f"agui_django.runs.runners.{name}Runner"}
+        assert checks.check_settings() == []
+        found = checks.check_runner()
+        assert all(message.id == "agui_django.E010" and "workers" in str(message.hint) for message in found)
+        return [message.msg.partition(": ")[2] for message in found]
+
+    assert told("Celery") == []
+    assert told("Procrastinate") == ["'procrastinate.contrib.django' is not in INSTALLED_APPS."]
+    assert told("DjangoTasks") == ["TASKS names no backend that has workers."]
+    settings.TASKS = {"default": {"BACKEND": "django_tasks_db.DatabaseBackend"}}
+    assert told("DjangoTasks") == []
+    monkeypatch.setattr(runners, "find_spec", lambda name: None)
+    assert told("Celery") == ["celery is not installed."]
+    assert told("Procrastinate") == ["procrastinate is not installed."]
+
+
+@pytest.mark.parametrize("path", ["agui_django.runs.runners.get_runner", "collections.OrderedDict"])
+def test_a_runner_is_a_runner(path: str, settings: Any) -> None:
+    settings.AGUI_DJANGO = {"RUNNER": path}
+    [message] = checks.check_settings()
+    assert (message.id, message.msg) == (
+        "agui_django.E004",
+        f"AGUI_DJANGO['RUNNER']: {path!r} is not a subclass of agui_django.runs.runners.Runner.",
+    )
+    assert checks.check_runner() == []

@@ -5,34 +5,54 @@ Law: whatever was started ends with the ``with`` block, by its own process group
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.databases import ROOT, manage
+from tests.databases import ROOT, create_postgres, drop_postgres, manage, new_database, site_environment
 from tests.servers import LAUNCH, ServerProcess, living
 
 KINDS = ["Celery", "Procrastinate", "DjangoTasks"]
 
 
-def site(kind: str, tmp_path: Path, settings: str = "{}", **env: str) -> ServerProcess:
-    """The web tier of a site whose runs are executed by workers; not started yet, its database is migrated."""
-    named = {
-        "DJANGO_SETTINGS_MODULE": "tests.runs.queue_site.settings", "AGUI_TEST_RUNNER": kind, "AGUI_SETTINGS": settings,
-        "AGUI_TEST_QUEUE": f"agui-{uuid.uuid4().hex}", **env,
-    }  # fmt: skip
-    server = ServerProcess("uvicorn", database="postgres", tmp_path=tmp_path, env=named)
-    if kind != "Celery":
-        server.manage("migrate", "--verbosity=0")
-    return server
+def environment(kind: str) -> dict[str, str]:
+    """What makes the demo site one with that queue."""
+    return {"DJANGO_SETTINGS_MODULE": "tests.runs.queue_site.settings", "AGUI_TEST_RUNNER": kind}
+
+
+@functools.cache
+def _template(kind: str) -> str:
+    """A database with the tables of that queue, made once."""
+    folder = Path(tempfile.gettempdir())
+    name = new_database("postgres", folder)
+    atexit.register(drop_postgres, name)
+    manage("migrate", "--verbosity=0", env=site_environment("postgres", name, environment(kind)))
+    return name
+
+
+@contextlib.contextmanager
+def site(kind: str, tmp_path: Path, settings: str = "{}", **env: str) -> Iterator[ServerProcess]:
+    """The web tier of a site whose runs are executed by workers."""
+    name = f"agui_test_{os.getpid()}_{uuid.uuid4().hex[:8]}"
+    create_postgres(name, _template(kind))
+    queue = f"agui-{uuid.uuid4().hex}"
+    named = environment(kind) | {"AGUI_SETTINGS": settings, "AGUI_TEST_QUEUE": queue, **env}
+    try:
+        with ServerProcess("uvicorn", database="postgres", tmp_path=tmp_path, env=named, database_name=name) as server:
+            yield server
+    finally:
+        drop_postgres(name)
 
 
 class Worker:
@@ -62,7 +82,7 @@ class Worker:
                     "--without-gossip", "--without-mingle"]  # fmt: skip
         if self.kind == "Procrastinate":
             return [sys.executable, "manage.py", "procrastinate", "worker", "--concurrency=20"]
-        return [sys.executable, "manage.py", "db_worker", "--interval=0.1", "--queue-name=*"]
+        return [sys.executable, "manage.py", "db_worker", "--interval=0.1", "--queue-name=*", "--no-reload"]
 
     def start(self) -> Worker:
         """Start it; it takes tasks as soon as it can."""
@@ -121,4 +141,4 @@ def runs(server: ServerProcess, thread_id: str) -> list[dict[str, Any]]:
     return found
 
 
-__all__ = ["KINDS", "Worker", "in_site", "manage", "runs", "site"]
+__all__ = ["KINDS", "Worker", "in_site", "runs", "site"]

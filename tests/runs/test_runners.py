@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,7 +24,10 @@ SLOW = "tokens:60 delay_ms:50 size:8"
 ENDLESS = "tokens:100000 delay_ms:20 size:8"
 
 
-@pytest.fixture(params=KINDS)
+SETTINGS = json.dumps({"LEASE": 3, "BUSY": "queue", "CANCEL_GRACE": 1, "GRACE": 1})
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     require("postgres", "redis")
     name: str = request.param
@@ -33,9 +37,22 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def server(kind: str, tmp_path: Path) -> Iterator[ServerProcess]:
     """A web tier that notices the dead soon."""
-    settings = json.dumps({"LEASE": 3, "BUSY": "queue", "CANCEL_GRACE": 1, "GRACE": 1})
-    with site(kind, tmp_path, settings) as started:
+    with site(kind, tmp_path, SETTINGS) as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+def shared(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerProcess, Worker]]:
+    """A web tier and a worker that nothing happens to."""
+    folder = tmp_path_factory.mktemp(kind)
+    with site(kind, folder, SETTINGS) as started, Worker(kind, started.env, folder) as worker:
+        yield started, worker
+
+
+@pytest.fixture
+def thread(request: pytest.FixtureRequest) -> str:
+    """A thread of the test's own."""
+    return uuid.uuid4().hex
 
 
 class Reader:
@@ -63,6 +80,13 @@ class Reader:
         except Exception as error:
             self.events.append({"type": f"broken: {type(error).__name__}"})
 
+    def opened(self) -> None:
+        """Wait until the stream is there, before any event."""
+        deadline = time.monotonic() + 30
+        while not self.location:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
     def wait(self, seconds: float = 60) -> list[str]:
         self._thread.join(seconds)
         assert not self._thread.is_alive(), [event["type"] for event in self.events][-3:]
@@ -84,28 +108,28 @@ def claims(server: ServerProcess, thread_id: str) -> list[int]:
     return [int(claim.split(".")[1]) for claim in found]
 
 
-def test_a_run_in_a_worker(kind: str, server: ServerProcess, tmp_path: Path) -> None:
-    with Worker(kind, server.env, tmp_path) as worker:
-        reader = Reader(server, "t", "hi")
-        types = reader.wait()
-        assert (types[0], types[-1]) == ("RUN_STARTED", "RUN_FINISHED")
-        assert claims(server, "t")[0] in worker.members()
-        [run] = runs(server, "t")
-        assert run["status"] == "finished"
-        assert [event["type"] for event in run["events"]] == types
-        assert [message["role"] for message in server.stored("t")["messages"]] == ["user", "assistant"]
+def test_a_run_in_a_worker(shared: tuple[ServerProcess, Worker], thread: str) -> None:
+    server, worker = shared
+    reader = Reader(server, thread, "hi")
+    types = reader.wait()
+    assert (types[0], types[-1]) == ("RUN_STARTED", "RUN_FINISHED")
+    assert claims(server, thread)[0] in worker.members()
+    [run] = runs(server, thread)
+    assert run["status"] == "finished"
+    assert [event["type"] for event in run["events"]] == types
+    assert [message["role"] for message in server.stored(thread)["messages"]] == ["user", "assistant"]
 
 
-def test_stopped_from_the_web(kind: str, server: ServerProcess, tmp_path: Path) -> None:
-    with Worker(kind, server.env, tmp_path):
-        reader = Reader(server, "t", ENDLESS)
-        assert reader.begun.wait(60)
-        with sse.client(server.base_url) as http:
-            assert http.post(reader.location.replace("/events", "/cancel")).json()["cancelling"] is True
-        assert reader.wait()[-1] == "RUN_FINISHED"
-        assert reader.last["outcome"] == {"type": "cancelled"}
-        [run] = runs(server, "t")
-        assert (run["status"], run["endReason"]) == ("cancelled", "user")
+def test_stopped_from_the_web(shared: tuple[ServerProcess, Worker], thread: str) -> None:
+    server, _ = shared
+    reader = Reader(server, thread, ENDLESS)
+    assert reader.begun.wait(60)
+    with sse.client(server.base_url) as http:
+        assert http.post(reader.location.replace("/events", "/cancel")).json()["cancelling"] is True
+    assert reader.wait()[-1] == "RUN_FINISHED"
+    assert reader.last["outcome"] == {"type": "cancelled"}
+    [run] = runs(server, thread)
+    assert (run["status"], run["endReason"]) == ("cancelled", "user")
 
 
 def test_the_web_tier_restarts(kind: str, server: ServerProcess, tmp_path: Path) -> None:
@@ -143,39 +167,40 @@ def test_a_killed_worker(kind: str, server: ServerProcess, tmp_path: Path) -> No
         assert [run["status"] for run in runs(server, "t")] == ["failed", "finished"]
 
 
-def test_delivered_twice(kind: str, server: ServerProcess, tmp_path: Path) -> None:
+def test_delivered_twice(shared: tuple[ServerProcess, Worker], thread: str) -> None:
+    server, _ = shared
     submit = "from agui_django.runs.runners import get_runner\nget_runner().submit({!r})"
-    with Worker(kind, server.env, tmp_path):
-        reader = Reader(server, "t", SLOW)
-        assert reader.begun.wait(60)
-        uuid = reader.location.split("/")[-2]
-        in_site(server, submit.format(uuid))
-        assert reader.wait()[-1] == "RUN_FINISHED"
-        in_site(server, submit.format(uuid))
-        # what comes behind it in the queue has been executed: so has the repeat
-        assert Reader(server, "u", "hi").wait()[-1] == "RUN_FINISHED"
-        [run] = runs(server, "t")
-        assert run["events"] == reader.events
-        assert [event["type"] for event in run["events"]].count("RUN_STARTED") == 1
+    reader = Reader(server, thread, SLOW)
+    assert reader.begun.wait(60)
+    key = reader.location.split("/")[-2]
+    in_site(server, submit.format(key))
+    assert reader.wait()[-1] == "RUN_FINISHED"
+    in_site(server, submit.format(key))
+    # what comes behind it in the queue has been executed: so has the repeat
+    assert Reader(server, f"{thread}-behind", "hi").wait()[-1] == "RUN_FINISHED"
+    [run] = runs(server, thread)
+    assert run["events"] == reader.events
+    assert [event["type"] for event in run["events"]].count("RUN_STARTED") == 1
 
 
-def test_nobody_takes_it(kind: str, tmp_path: Path) -> None:
-    settings = json.dumps({"LEASE": 3, "PENDING_DEADLINE": 2})
-    with site(kind, tmp_path, settings) as server:
-        reader = Reader(server, "t", "hi")
+def test_nobody_takes_it(kind: str, thread: str, tmp_path: Path) -> None:
+    with site(kind, tmp_path, json.dumps({"LEASE": 3, "PENDING_DEADLINE": 2})) as server:
+        reader = Reader(server, thread, "hi")
         assert reader.wait(30) == ["RUN_STARTED", "RUN_ERROR"]
         assert reader.last["code"] == "abandoned"
         with Worker(kind, server.env, tmp_path):
-            # the task of the first one is delivered, too late
-            assert Reader(server, "t", "again").wait()[-1] == "RUN_FINISHED"
-            assert [run["status"] for run in runs(server, "t")] == ["failed", "finished"]
+            # it needs longer than the deadline to come up
+            deadline = time.monotonic() + 60
+            while Reader(server, uuid.uuid4().hex, "hi").wait()[-1] != "RUN_FINISHED":
+                assert time.monotonic() < deadline
+            # the first task was delivered before these, too late
+            [run] = runs(server, thread)
+            assert (run["status"], run["events"]) == ("failed", reader.events)
 
 
 def test_stopped_before_anybody_takes_it(kind: str, server: ServerProcess, tmp_path: Path) -> None:
     reader = Reader(server, "t", "hi")
-    deadline = time.monotonic() + 20
-    while not reader.location and time.monotonic() < deadline:
-        time.sleep(0.02)
+    reader.opened()
     with sse.client(server.base_url) as http:
         assert http.post(reader.location.replace("/events", "/cancel")).json()["cancelling"] is True
     assert reader.wait(20) == ["RUN_STARTED", "RUN_FINISHED"]
@@ -194,21 +219,19 @@ def test_limits_hold(kind: str, limit: str, tmp_path: Path) -> None:
         assert reader.last["code"] == "timeout"
 
 
-def test_a_queue_of_runs(kind: str, server: ServerProcess, tmp_path: Path) -> None:
-    with Worker(kind, server.env, tmp_path):
-        first = Reader(server, "t", "tokens:20 delay_ms:50 size:8")
-        assert first.begun.wait(60)
-        rest = []
-        for number in range(2):
-            rest.append(Reader(server, "t", f"number {number}"))
-            deadline = time.monotonic() + 20
-            while not rest[-1].location and time.monotonic() < deadline:
-                time.sleep(0.02)
-        for reader in (first, *rest):
-            assert reader.wait()[-1] == "RUN_FINISHED"
-        stored = runs(server, "t")
-        assert [run["status"] for run in stored] == ["finished"] * 3
-        assert [run["events"] for run in stored] == [reader.events for reader in (first, *rest)]
+def test_a_queue_of_runs(shared: tuple[ServerProcess, Worker], thread: str) -> None:
+    server, _ = shared
+    first = Reader(server, thread, "tokens:20 delay_ms:50 size:8")
+    assert first.begun.wait(60)
+    readers = [first]
+    for number in range(2):
+        readers.append(Reader(server, thread, f"number {number}"))
+        readers[-1].opened()
+    for reader in readers:
+        assert reader.wait()[-1] == "RUN_FINISHED"
+    stored = runs(server, thread)
+    assert [run["status"] for run in stored] == ["finished"] * 3
+    assert [run["events"] for run in stored] == [reader.events for reader in readers]
 
 
 def test_a_worker_that_is_asked_to_end(kind: str, server: ServerProcess, tmp_path: Path) -> None:
