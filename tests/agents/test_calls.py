@@ -213,6 +213,20 @@ async def test_two_calls_are_answered_in_the_next_run():
     assert second.pending == {}
 
 
+async def test_calls_of_the_page_that_follow_each_other_share_a_message():
+    async def agent(run: RunContext) -> None:
+        run.call_frontend_tool("a")
+        run.call_frontend_tool("b")
+        await run.say("And now:")
+        run.call_frontend_tool("c")
+        run.tool_call("ours")
+        run.suspend()
+
+    made = [message for message in (await run(agent, tools=["a", "b", "c"])).wire_messages if message["role"] != "user"]
+    names = [[call["function"]["name"] for call in message.get("toolCalls", ())] for message in made]
+    assert names == [["a", "b"], [], ["c"], ["ours"]]
+
+
 async def test_an_answer_that_is_missing_still_waits():
     first = await run(paint, tools=["pick_color", "pick_size"])
     second = checked(await first.answer_frontend({"pick_color": "red"}))

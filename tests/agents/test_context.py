@@ -289,6 +289,18 @@ async def test_what_is_not_json_is_refused_with_its_path(value: Any, path: str):
     assert "CUSTOM" not in result.types
 
 
+async def test_a_step_ends_where_its_block_ends():
+    async def agent(run: RunContext) -> None:
+        async with run.step("one"):
+            await run.say("in")
+            with run.step("two"):
+                pass
+        await run.say("out")
+
+    told = [event for event in (await run(agent)).events if not event["type"].endswith(("_START", "_END"))][1:-1]
+    assert [event.get("stepName", event.get("delta")) for event in told] == ["one", "in", "two", "two", "one", "out"]
+
+
 async def test_usage_is_summed_per_model():
     async def agent(run: RunContext) -> None:
         run.usage(model="a", input_tokens=3, output_tokens=4, cached_input_tokens=1)

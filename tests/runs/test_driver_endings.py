@@ -373,6 +373,34 @@ async def test_a_cancel_wins_over_what_the_clean_up_raises():
     assert (await run(agent, cancel_after=0.02)).outcome == "cancelled"
 
 
+async def test_a_cancel_wins_over_an_illegal_event():
+    async def agent(run: RunContext) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await run.emit(CONTENT)
+
+    assert (await run(agent, cancel_after=0.02)).outcome == "cancelled"
+
+
+@pytest.mark.parametrize("asks", [True, False])
+async def test_a_subagent_that_is_open_at_a_question_is_suspended(asks: bool):
+    async def agent(run: RunContext) -> AsyncIterator[Event]:
+        yield {"type": "SUBAGENT_STARTED", "subagentRunId": "s", "name": "helper"}
+        if asks:
+            run.interrupt("q")
+        raise ValueError("bug")
+
+    result = await run(agent)
+    ending = {key: value for key, value in result.events[-2].items() if key != "timestamp"}
+    if asks:
+        assert ending == {
+            "type": "SUBAGENT_FINISHED", "subagentRunId": "s", "outcome": {"type": "suspended"},
+        }  # fmt: skip
+    else:
+        assert ending == {"type": "SUBAGENT_ERROR", "subagentRunId": "s", "message": "The subagent failed."}
+
+
 async def test_an_illegal_event_wins_over_an_exception():
     async def agent(run: RunContext) -> AsyncIterator[Event]:
         try:

@@ -103,6 +103,14 @@ def test_a_lost_resume_opens_its_questions_unless_it_had_acted(
     assert given.do(given.store.reap, dead.uuid) is False
 
 
+def test_a_step_that_was_claimed_before_any_event_spends_the_answers(given: Given) -> None:
+    given.asked({"id": "i1"})
+    dead = dies(given, given.open(messages=[], resume=[resolved("i1")]), [])
+    Run.objects.filter(pk=dead.pk).update(once='{"pay":{"status":"claimed"}}')
+    assert given.do(given.store.reap, dead.uuid) is True
+    assert given.open_ids == []
+
+
 def test_a_process_that_wakes_after_it_was_reaped_writes_nothing(given: Given) -> None:
     opened = given.open(messages=[user("u1")])
     claim = opened.run.claim  # type: ignore[union-attr]

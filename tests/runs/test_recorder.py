@@ -97,6 +97,23 @@ async def count(run: Any) -> int:
 
 
 @pytest.mark.asyncio
+async def test_urgent_events_and_the_end_do_not_wait_for_the_interval(given: Given) -> None:
+    with override_settings(AGUI_DJANGO={"FLUSH_INTERVAL": 3600.0}):
+        run = await opened(given)
+        log = record(run)
+        began = log.committed
+        log.append(custom(1), plain=True)
+        await asyncio.sleep(0.1)
+        assert log.committed == began
+        log.append(custom(2), plain=True, urgent=True)
+        await until(lambda: log.committed == began + 2)
+        log.append(custom(3), plain=True)
+        async with asyncio.timeout(SOON):
+            assert await log.close(closing(run))
+        assert log.committed == began + 4
+
+
+@pytest.mark.asyncio
 async def test_nothing_is_shown_before_its_commit(given: Given) -> None:
     start = await opened(given)
     log = record(start)
