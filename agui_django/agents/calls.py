@@ -142,6 +142,10 @@ class ToolCall:
         signature = signature_of(fn)
         if self.done:
             return self._stored(signature.returns)
+        if self._sink.context.resumed:
+            # Should the process die now, the answers were used: what stands in the log says so. Else they would be
+            # asked for again, and the function called a second time.
+            await self._sink.flush()
         try:
             args, kwargs = signature.read(self.name, self.args_text)
             if inspect.iscoroutinefunction(fn):

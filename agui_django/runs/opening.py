@@ -57,11 +57,12 @@ class Opening:
             plan = resume.Plan()
             return self._create(None, plan, self._reconcile(plan))
         runs = self._runs(thread)
-        repeat = self._repeat(runs)
         active = next((run for run in runs if run.status in Run.ACTIVE), None)
         if active is not None and reaping.lost(active) and reaping.reap_here(self.alias, thread, active):
             thread.refresh_from_db(using=self.alias)
             runs, active = self._runs(thread), None
+        # Behind the reaping: a resume that was lost before it acted has left its questions open, and is none to join.
+        repeat = self._repeat(runs)
         if repeat is not None:
             return self._opened("attached", run=repeat)
         self._read_messages(thread)
