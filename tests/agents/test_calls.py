@@ -167,6 +167,30 @@ async def test_a_tool_may_ask():
     assert "TOOL_CALL_START" not in second.types
 
 
+@pytest.mark.parametrize("shape", ["async", "sync"])
+async def test_what_was_done_in_an_earlier_pass_is_not_done_again(shape: str):
+    done: list[int] = []
+
+    def pay(amount: int) -> dict[str, int]:
+        done.append(amount)
+        return {"paid": amount}
+
+    async def waits(run: RunContext) -> Any:
+        paid = await run.tool_call("pay", {"amount": 4}, key="pay").run(pay)
+        return [paid, run.interrupt("q")]
+
+    def blocks(run: SyncRunContext) -> Any:
+        paid = run.tool_call("pay", {"amount": 4}, key="pay").run(pay)
+        return [paid, run.interrupt("q")]
+
+    first = await run(waits if shape == "async" else blocks)
+    assert (first.outcome, done) == ("interrupt", [4])
+    second = checked(await first.resume({"q": "go"}))
+    assert second.result == [{"paid": 4}, "go"]
+    assert done == [4]
+    assert not {"TOOL_CALL_START", "TOOL_CALL_RESULT"} & set(second.types)
+
+
 async def test_a_call_as_a_block():
     async def agent(run: RunContext) -> None:
         async with run.tool_call("a"):

@@ -240,14 +240,16 @@ async def test_stop_iteration_from_a_tool_is_an_ordinary_error():
 @pytest.mark.django_db(transaction=True)
 async def test_the_orm_runs_in_the_runs_thread_on_one_connection_that_is_closed():
     from django.contrib.auth import get_user_model
-    from django.db import connection
+    from django.db import connections
 
     model = get_user_model()
     seen: list[Any] = []
 
     def count() -> int:
-        seen.append((threading.current_thread().name, id(connection.connection), connection.connection))
-        return model.objects.count()
+        found = model.objects.count()
+        connection = connections["default"]  # this thread's
+        seen.append((threading.current_thread(), connection, connection.connection))
+        return found
 
     async def agent(run: RunContext) -> list[int]:
         return [await run.tool_call("count", key="1").run(count), await model.objects.acount(),
@@ -255,8 +257,9 @@ async def test_the_orm_runs_in_the_runs_thread_on_one_connection_that_is_closed(
 
     result = await run(agent)
     assert result.result == [0, 0, 0]
-    assert len({name for name, _, _ in seen}) == 1
-    for thread in threading.enumerate():
-        if thread.name == seen[0][0]:
-            thread.join(5)
-    assert connection.connection is None or connection.connection is not seen[1][2]
+    thread, connection, raw = seen[0]
+    assert raw is not None
+    assert all(one is thread and two is connection and three is raw for one, two, three in seen)
+    thread.join(5)
+    assert not thread.is_alive()
+    assert connection.connection is None

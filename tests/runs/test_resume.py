@@ -136,6 +136,17 @@ def test_a_resume_in_forwarded_props_answers_the_single_question(given: Given) -
     assert opened.setup.input["forwardedProps"] == {"command": {"resume": "yes"}}
 
 
+def test_where_nothing_is_open_it_is_passed_on(given: Given) -> None:
+    # an agent that asks by a CUSTOM on_interrupt of its own finds the answer where its framework looks for it
+    given.turn(user("u1"), says=[says("a1", "Which?")])
+    opened = given.open(messages=[user("u1"), says("a1", "Which?")], forwardedProps={"command": {"resume": "yes"}})
+    assert opened.kind == "created"
+    assert opened.setup is not None
+    assert "resume" not in opened.setup.input
+    assert opened.setup.input["forwardedProps"] == {"command": {"resume": "yes"}}
+    assert given.ids == ["u1", "a1"]
+
+
 def test_an_answer_must_fit_its_schema(given: Given) -> None:
     given.asked({"id": "i1", "responseSchema": {"type": "object", "required": ["ok"]}})
     error = refused(given, resume=[resolved("i1", {})])

@@ -130,6 +130,12 @@ def test_a_list_that_ends_on_a_known_user_message_regenerates(given: Given) -> N
     assert inputs(later) == ["u1", "a1", "u2", "a3", "u3"]
 
 
+def test_a_stale_list_that_ends_on_an_answer_takes_nothing_out_of_play(given: Given) -> None:
+    given.stored(user("u1"), says("a1", "1"), user("u2"), says("a2", "2"))
+    opened = given.open(messages=[user("u1"), says("a1", "1")])
+    assert given.ids == inputs(opened) == ["u1", "a1", "u2", "a2"]
+
+
 def test_what_went_out_of_play_is_not_brought_back(given: Given) -> None:
     given.stored(user("u1"), says("a1", "1"), user("u2"), says("a2", "2"))
     given.finish(given.open(messages=[user("u3")], forwardedProps={"supersedeAfter": "a1"}))
