@@ -10,10 +10,8 @@ import asyncio
 import logging
 import os
 import secrets
-import threading
 import traceback
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -23,13 +21,12 @@ from uuid import UUID
 
 from django.utils import timezone, translation
 
-from agui_django.agents.registry import AgentEntry, all_agents, get_agent
+from agui_django.agents.registry import AgentEntry, get_agent
 from agui_django.conf import settings
 from agui_django.protocol.codec import encode
 from agui_django.protocol.errors import (
     AgUiError,
     Draining,
-    LimitExceeded,
     PermissionRefused,
     RunClosed,
     ThreadBusy,
@@ -47,9 +44,12 @@ from agui_django.runs.recorder import Recorder
 from agui_django.runs.relay import relay
 from agui_django.runs.requests import Asked, Opened, StartRequest
 from agui_django.runs.setup import Closing, Failure, RunSetup
+from agui_django.runs.slots import Slots
 from agui_django.runs.started import first_event
+from agui_django.runs.starting import Start
 from agui_django.runs.stream import read_end
-from agui_django.runs.watching import Vigil, watchers
+from agui_django.runs.upkeep import Upkeep, claim, queues
+from agui_django.runs.watching import watchers
 
 if TYPE_CHECKING:
     from agui_django.models import Run
@@ -68,97 +68,6 @@ class Running(RunControl):
     task: asyncio.Task[None]
 
 
-class Slots:
-    """How many runs are active or being opened, in this process and per user."""
-
-    def __init__(self) -> None:
-        """All free."""
-        self.held = 0
-        self._lock = threading.Lock()
-        self._by_user: Counter[Any] = Counter()
-
-    def take(self, user: Any, *, force: bool = False) -> None:
-        """Take one.
-
-        Args:
-            user: whose run it is for.
-            force: there is no request that could be refused.
-
-        Raises:
-            LimitExceeded: there is none.
-        """
-        limit, per_user = (None, None) if force else (settings.MAX_RUNS, settings.MAX_RUNS_PER_USER)
-        key = getattr(user, "pk", None)
-        with self._lock:
-            if limit is not None and self.held >= limit:
-                raise LimitExceeded
-            if per_user is not None and key is not None and self._by_user[key] >= per_user:
-                raise LimitExceeded
-            self.held += 1
-            self._by_user[key] += 1
-
-    def give_back(self, user: Any) -> None:
-        """Free one."""
-        key = getattr(user, "pk", None)
-        with self._lock:
-            self.held -= 1
-            self._by_user[key] -= 1
-            if not self._by_user[key]:
-                del self._by_user[key]
-
-
-class Start:
-    """A request that is being opened, and the client that waits for it."""
-
-    def __init__(self, engine: RunEngine, ask: Callable[[], Asked]) -> None:
-        """Begin; call in the event loop."""
-        self._engine = engine
-        self._loop = asyncio.get_running_loop()
-        self._left = False
-        self._vigil: Vigil | None = None
-        self._task = supervisor.start(self._open(ask), name="agui start")
-
-    async def opened(self) -> Opened:
-        """Wait for what became of it. A waiter that is cancelled has left; the start goes on without it."""
-        try:
-            return await asyncio.shield(self._task)
-        except asyncio.CancelledError:
-            self.leave()
-            raise
-
-    def leave(self) -> None:
-        """The client has gone; the agent's ``ON_DISCONNECT`` says what that means. From any thread, harmless later."""
-        if self._loop.is_closed():
-            return
-        try:
-            self._loop.call_soon_threadsafe(self._leave)
-        except RuntimeError:  # the loop closed just now, and took the run with it
-            return
-
-    def _leave(self) -> None:
-        self._left = True
-        if self._vigil is not None:
-            self._vigil.alone()
-
-    async def _open(self, ask: Callable[[], Asked]) -> Opened:
-        engine = self._engine
-        request, opened = await engine.open(ask)
-        run = opened.run
-        if opened.kind not in ("created", "queued") or run is None:
-            return opened
-        if request.origin == "client" and settings.for_agent(request.agent, "ON_DISCONNECT") == "cancel":
-            grace = settings.for_agent(request.agent, "DISCONNECT_GRACE")
-            self._vigil = Vigil(run.pk, grace, partial(engine.leave, run.pk))
-        if opened.setup is not None:
-            engine.launch(request.agent, run, opened.setup, request.user)
-        else:
-            # The thread may have become free since the request met it.
-            supervisor.start(engine.advance(run.thread_id), name=f"agui queue {run.thread_id}")
-        if self._left:
-            self._leave()
-        return opened
-
-
 class RunEngine:
     """Runs of one process. `get_engine` gives the one there is."""
 
@@ -166,9 +75,9 @@ class RunEngine:
         """Nothing runs."""
         self.slots = Slots()
         self._running: dict[UUID, tuple[asyncio.AbstractEventLoop, RunControl]] = {}
-        self._swept = self._recovered = False
+        self.upkeep = Upkeep(self.launch, self.slots)
         supervisor.stoppers.append(self.cancel_all)
-        poller.sweep, poller.advance = self.sweep, self.advance_all
+        poller.sweep, poller.advance = self.upkeep.sweep, self.upkeep.advance_all
 
     # ---- from a request -------------------------------------------------------------------------------------------
 
@@ -218,7 +127,7 @@ class RunEngine:
         self.slots.take(request.user)
         opened: Opened | None = None
         try:
-            opened = stores.ThreadStore().open_run(replace(request, claim=_claim(), first_event=first_event))
+            opened = stores.ThreadStore().open_run(replace(request, claim=claim(), first_event=first_event))
             return opened
         finally:
             if opened is None or opened.kind != "created":
@@ -256,7 +165,7 @@ class RunEngine:
             logger.exception("Run %s could not be handed to the RUNNER", run)
             why = f"The RUNNER could not take it: {type(error).__name__}: {error}"
             if await get_pool().run(partial(stores.ThreadStore().reap, run, why=why)):
-                self._end_elsewhere([run])
+                self.upkeep.end_elsewhere([run])
         finally:
             self.slots.give_back(user)
 
@@ -327,7 +236,7 @@ class RunEngine:
                 closing = _failed(setup, recorder, error)
             closed = await recorder.close(closing)
             if closed and queues():
-                supervisor.start(self.advance(setup.ledger.thread), name=f"agui queue {setup.ledger.thread}")
+                supervisor.start(self.upkeep.advance(setup.ledger.thread), name=f"agui queue {setup.ledger.thread}")
             if closed and announced is not None:
                 await announced
                 await announce.finished(recorder.uuid, [message["id"] for message in closing.messages])
@@ -355,8 +264,8 @@ class RunEngine:
             if thread is None:
                 relay.stop(run)
             else:
-                self._end_elsewhere([run])
-                await self.advance(thread)
+                self.upkeep.end_elsewhere([run])
+                await self.upkeep.advance(thread)
         return asked
 
     def cancel_all(self, reason: str) -> None:
@@ -394,66 +303,6 @@ class RunEngine:
         finally:
             subscription.close()
         return True
-
-    # ---- queues, and what other processes left behind -------------------------------------------------------------
-
-    async def advance(self, thread: int) -> None:
-        """Start the run that has waited longest for a thread, where that is free."""
-        if supervisor.draining():
-            return
-        begun = await get_pool().run(stores.ThreadStore().start_next, thread, _claim())
-        self._end_elsewhere(begun.ended)
-        opened = begun.opened
-        if opened is not None and opened.run is not None and opened.setup is not None:
-            if opened.warnings:
-                logger.warning("Run %s: %s", opened.run.pk, "; ".join(opened.warnings[:20]))
-            self.slots.take(opened.run.user, force=True)
-            self.launch(begun.entry, opened.run, opened.setup, opened.run.user)
-
-    async def advance_all(self) -> None:
-        """Move the queues of all threads that are free."""
-        try:
-            for thread in await get_pool().run(stores.ThreadStore().idle_queues):
-                await self.advance(thread)
-        except Exception:
-            logger.exception("Queues could not be moved; they are looked at again")
-
-    async def sweep(self) -> None:
-        """End lost runs, whoever left them, and move queues that stand still.
-
-        The first time in a process also runs are looked at that were alive a moment ago: perhaps it replaces theirs.
-        """
-        quiet, self._swept = settings.LEASE / 3 if self._swept else 0.0, True
-        try:
-            self._end_elsewhere(await get_pool().run(partial(stores.ThreadStore().reap_lost, quiet=quiet)))
-        except Exception:
-            logger.exception("Lost runs could not be ended; they are looked at again")
-        if queues():
-            await self.advance_all()
-
-    def recover(self) -> None:
-        """`sweep` in the background, once per process; call in the event loop."""
-        if not self._recovered and not supervisor.draining():
-            self._recovered = True
-            supervisor.start(self.sweep(), name="agui recovery", service=True)
-
-    def _end_elsewhere(self, runs: Iterable[UUID]) -> None:
-        """Runs have ended that no task of this process drove."""
-        for run in runs:
-            watchers.ended(run)
-            broadcaster.publish(run)
-            if announce.awaited():
-                supervisor.start(announce.finished(run, []), name=f"agui signals {run}")
-
-
-def queues() -> bool:
-    """Whether runs may wait for their thread on this site: without that nobody looks for them."""
-    return settings.BUSY == "queue" or any(settings.for_agent(entry, "BUSY") == "queue" for entry in all_agents())
-
-
-def _claim() -> str:
-    """Who executes the runs that are opened here: this process, or (empty) whom the `RUNNER` finds."""
-    return process_name() if settings.RUNNER is None else ""
 
 
 def _missing(name: str, error: Exception) -> AgentEntry:

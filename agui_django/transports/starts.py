@@ -20,8 +20,9 @@ from agui_django.protocol.errors import AgUiError, PermissionRefused
 from agui_django.protocol.run_input import RunInput, parse_run_input
 from agui_django.runs import stream
 from agui_django.runs.database import get_pool
-from agui_django.runs.engine import Start, get_engine
+from agui_django.runs.engine import get_engine
 from agui_django.runs.requests import Asked, Opened, StartRequest
+from agui_django.runs.starting import Start
 
 logger = logging.getLogger("agui_django.request")
 

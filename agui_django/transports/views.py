@@ -20,8 +20,9 @@ from agui_django.protocol.consumer import PROTOCOL_VERSION
 from agui_django.protocol.errors import Draining, InvalidInput, NotFound, PermissionRefused
 from agui_django.runs import stream, supervisor
 from agui_django.runs.database import database_alias, get_pool
-from agui_django.runs.engine import Start, get_engine
+from agui_django.runs.engine import get_engine
 from agui_django.runs.requests import Opened
+from agui_django.runs.starting import Start
 from agui_django.transports import requests, sse, starts
 
 
@@ -48,7 +49,7 @@ async def health(request: HttpRequest, **_: Any) -> HttpResponseBase:
     """Whether this process takes new runs; for load balancers, so without a login."""
     if supervisor.draining():
         return requests.json_response({"status": "draining"}, status=503)
-    get_engine().recover()
+    get_engine().upkeep.recover()
     return requests.json_response({"status": "ok"})
 
 

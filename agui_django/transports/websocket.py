@@ -34,7 +34,8 @@ from agui_django.protocol.errors import (
 )
 from agui_django.runs import supervisor
 from agui_django.runs.database import get_pool
-from agui_django.runs.engine import Start, get_engine
+from agui_django.runs.engine import get_engine
+from agui_django.runs.starting import Start
 from agui_django.transports import requests, shown, starts
 from agui_django.transports.frames import Auth, Cancel, Follow, Target, control, cursor_event
 from agui_django.transports.handshake import Handshake

@@ -23,7 +23,8 @@ from agui_django.models import Message, Run, Thread
 from agui_django.protocol.errors import Draining, InterruptsOpen, InvalidInput, LimitExceeded, NotFound, ThreadBusy
 from agui_django.runs import polling, recorder, supervisor
 from agui_django.runs.database import get_pool
-from agui_django.runs.engine import Slots, get_engine
+from agui_django.runs.engine import get_engine
+from agui_django.runs.slots import Slots
 from agui_django.runs.start import astart_run, start_run
 from agui_django.runs.store import ThreadStore
 from agui_django.runs.stream import follow, read_entries

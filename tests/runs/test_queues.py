@@ -503,7 +503,7 @@ async def test_a_drain_leaves_the_queue_to_others(gate: Gate, ada: Any, monkeypa
         assert (await stored(second)).status == "queued"
         monkeypatch.setattr(supervisor._here(), "draining", False)
         # the next process
-        await get_engine().sweep()
+        await get_engine().upkeep.sweep()
         await supervisor.settle()
     assert (await stored(second)).status == "finished"
 
