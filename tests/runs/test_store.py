@@ -130,6 +130,15 @@ def test_a_list_that_ends_on_a_known_user_message_regenerates(given: Given) -> N
     assert inputs(later) == ["u1", "a1", "u2", "a3", "u3"]
 
 
+@pytest.mark.parametrize("history", ["verified", "client", "server"])
+def test_an_activity_is_never_taken_back(given: Given, history: str) -> None:
+    roles = ("user", "tool", "assistant", "activity")
+    shown = {"id": "x", "role": "activity", "activityType": "plan", "content": {"forged": True}}
+    opened = given.open(AgentPolicy("echo", history=history, client_roles=roles), messages=[shown, user("u1")])
+    assert given.ids == inputs(opened) == ["u1"]
+    assert any("activity" in warning for warning in opened.warnings)
+
+
 def test_a_stale_list_that_ends_on_an_answer_takes_nothing_out_of_play(given: Given) -> None:
     given.stored(user("u1"), says("a1", "1"), user("u2"), says("a2", "2"))
     opened = given.open(messages=[user("u1"), says("a1", "1")])
