@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from agui_django.agents.registry import shape_of
@@ -104,16 +104,28 @@ class AgentCall:
 
     async def _in_thread(self, fn: Callable[[], Any]) -> Any:
         """Run a synchronous agent; a cancel reaches its thread at its next call, and this task waits for that."""
-        work = self.session.in_thread(fn)
+        work = _carried(self.session.in_thread(fn))
         pending = self.session.loop.create_task(work, name=f"agui thread {self.session.setup.address}")
         _waiting.add(pending)
         pending.add_done_callback(_forget)
         while True:
             try:
-                return await asyncio.shield(pending)
+                value, error = await asyncio.shield(pending)
             except asyncio.CancelledError:
                 if pending.done() or self.cancels() != 1:
                     raise
+            else:
+                if error is not None:
+                    raise error
+                return value
+
+
+async def _carried(work: Awaitable[Any]) -> tuple[Any, BaseException | None]:
+    """What would leave a task through the loop, and end the server's process, is carried beside the value."""
+    try:
+        return await work, None
+    except (SystemExit, KeyboardInterrupt) as error:
+        return None, error
 
 
 def _forget(task: asyncio.Task[Any]) -> None:

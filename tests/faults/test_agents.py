@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
@@ -54,10 +54,33 @@ def test_raises(server: LiveServer, ada: Any) -> None:
     assert "the secret of the database" in Run.objects.get().traceback
 
 
-def test_exits(server: LiveServer, ada: Any) -> None:
-    async def agent(run: Any) -> None:
-        raise SystemExit(3)
+async def exits(run: Any) -> None:
+    raise SystemExit(3)
 
+
+async def is_interrupted(run: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def exits_in_its_thread(run: Any) -> None:
+    raise SystemExit(3)  # as argparse and many a command do
+
+
+def is_interrupted_in_its_thread(run: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def exits_between_yields(run: Any) -> Iterator[str]:
+    yield from ()
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [exits, is_interrupted, exits_in_its_thread, is_interrupted_in_its_thread, exits_between_yields],
+    ids=lambda agent: agent.__name__,
+)
+def test_exits(server: LiveServer, ada: Any, agent: Any) -> None:
     ends(call(server, ada, agent), code="agent_exception")
     # the server lives
     ok = call_fine(server, ada)
