@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from rest_framework.authtoken.models import Token
 
+from agui_django.runs.store import ThreadStore
 from agui_django.testing import override_agent
 
 
@@ -78,3 +80,33 @@ def gate(agui_runtime: None) -> Iterator[Gate]:
     made = Gate()
     with override_agent("gate", made):
         yield made
+
+
+class Opening:
+    """Holds every start in its database thread, until it is let go on."""
+
+    def __init__(self) -> None:
+        self.entered, self.go_on = threading.Event(), threading.Event()
+
+    def hold(self) -> None:
+        """The next start waits."""
+        self.entered.clear()
+        self.go_on.clear()
+
+    async def begun(self) -> None:
+        """Until a start is being opened."""
+        assert await asyncio.to_thread(self.entered.wait, 20)
+
+
+@pytest.fixture
+def opening(monkeypatch: pytest.MonkeyPatch) -> Opening:
+    """Starts as a slow database opens them."""
+    held, real = Opening(), ThreadStore.open_run
+
+    def slow(self: ThreadStore, request: Any) -> Any:
+        held.entered.set()
+        assert held.go_on.wait(20)
+        return real(self, request)
+
+    monkeypatch.setattr(ThreadStore, "open_run", slow)
+    return held

@@ -58,28 +58,14 @@ async def test_at_every_moment(policy: str, headers: Any, body: Callable[..., by
     assert get_engine().slots.held == 0
 
 
-async def test_while_the_run_is_being_opened(
-    headers: Any, body: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from agui_django.runs.store import ThreadStore
-
-    entered, go_on = threading.Event(), threading.Event()
-    real = ThreadStore.open_run
-
-    def slow(self: ThreadStore, request: Any) -> Any:
-        entered.set()
-        assert go_on.wait(20)
-        return real(self, request)
-
-    monkeypatch.setattr(ThreadStore, "open_run", slow)
+async def test_while_the_run_is_being_opened(headers: Any, body: Callable[..., bytes], opening: Any) -> None:
     for policy, ends in (("continue", ("finished", "")), ("cancel", ("cancelled", "disconnect"))):
-        entered.clear()
-        go_on.clear()
+        opening.hold()
         with override_agent("words", words, on_disconnect=policy, disconnect_grace=0):
             async with Exchange("POST", "/agui/agents/words", body(policy), headers) as exchange:
-                await asyncio.to_thread(entered.wait, 20)
+                await opening.begun()
             assert exchange.status == 0
-            go_on.set()
+            opening.go_on.set()
             await supervisor.settle()
         assert (await runs())[-1] == ends
         assert recorder.recorders == {}

@@ -113,30 +113,16 @@ async def test_a_stop_is_answered_by_the_terminal_event(page: Any, body: Callabl
 
 
 async def test_a_stop_is_heard_while_the_run_is_being_opened(
-    page: Any, body: Callable[..., bytes], gate: Any, monkeypatch: pytest.MonkeyPatch
+    page: Any, body: Callable[..., bytes], gate: Any, opening: Any
 ) -> None:
-    import threading
-
-    from agui_django.runs.store import ThreadStore
-
-    entered, go_on = threading.Event(), threading.Event()
-    real = ThreadStore.open_run
-
-    def slow(self: ThreadStore, request: Any) -> Any:
-        entered.set()
-        assert go_on.wait(20)
-        return real(self, request)
-
-    monkeypatch.setattr(ThreadStore, "open_run", slow)
     for stop in ({"type": "cancel"}, {"type": "cancel", "runId": "r1"}):
-        entered.clear()
-        go_on.clear()
+        opening.hold()
         async with Socket("gate", headers=page) as socket:
             await socket.send(body(protocolVersion="1.1", runId="r1", text=str(stop)))
-            await asyncio.to_thread(entered.wait, 20)
+            await opening.begun()
             await socket.send(stop)
             await asyncio.sleep(0.05)  # heard, and nothing to see of it yet
-            go_on.set()
+            opening.go_on.set()
             events = await socket.events()
             assert events[-1]["outcome"] == {"type": "cancelled"}
         await supervisor.settle()
