@@ -21,7 +21,7 @@ from tests.parts import require
 from tests.processes.parts import SHARED_REDIS, contiguous, site, started
 from tests.servers import ServerProcess
 
-ROUNDS = int(os.environ.get("AGUI_RACE_ROUNDS", "150"))
+ROUNDS = int(os.environ.get("AGUI_RACE_ROUNDS", "100"))
 #: Races under way at once, so that the databases' locks are fought for.
 LANES = 4
 
