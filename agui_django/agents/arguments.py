@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_type_hints
+from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
@@ -53,9 +54,23 @@ class Signature:
         return args, given
 
 
-@functools.lru_cache(maxsize=1024)
+#: What was read of a function, for as long as it lives: a tool that is made inside of an agent holds its run.
+_known: WeakKeyDictionary[Any, dict[bool, Signature]] = WeakKeyDictionary()
+
+
 def signature_of(fn: Callable[..., Any]) -> Signature:
     """What a tool function takes; its first parameter, if named ``run``, is the run context."""
+    bound = inspect.ismethod(fn)  # made anew at every look, but the function behind it stays
+    try:
+        known = _known.setdefault(fn.__func__ if bound else fn, {})
+    except TypeError:  # an object that cannot be hashed, or not be referred to weakly
+        return _read(fn)
+    if bound not in known:
+        known[bound] = _read(fn)
+    return known[bound]
+
+
+def _read(fn: Callable[..., Any]) -> Signature:
     parameters = list(inspect.signature(fn).parameters.values())
     hints = _hints(fn)
     takes_run = bool(parameters) and parameters[0].name == "run"

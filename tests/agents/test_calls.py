@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import pytest
@@ -310,3 +314,44 @@ async def test_answers_are_parsed():
     for tool, answer in {"point": {"x": 1, "y": 2}, "flag": True, "list": [1, 2], "text": "7"}.items():
         result = checked(await result.answer_frontend({tool: answer}))
     assert result.result == [1, True, [1, 2], "7", "Declined"]
+
+
+async def test_a_tool_made_inside_of_an_agent_is_let_go_with_its_run():
+    class Held:
+        """What the tool closes over, as it would over the run."""
+
+    alive: list[weakref.ref[Any]] = []
+
+    async def agent(run: RunContext) -> Any:
+        held = Held()
+        alive.append(weakref.ref(held))
+
+        def look(n: int) -> str:
+            return f"{type(held).__name__} {n}"
+
+        return await run.tool_call("look", {"n": 1}).run(look)
+
+    result = await run(agent)
+    assert result.result == "Held 1"
+    del result
+    gc.collect()
+    assert [held() for held in alive] == [None]
+
+
+async def test_tools_of_every_kind_take_their_arguments():
+    @dataclass
+    class Adds:  # has no hash
+        number: int
+
+        def __call__(self, n: int) -> int:
+            return self.number + n
+
+        def twice(self, n: int) -> int:
+            return 2 * self(n)
+
+    async def agent(run: RunContext) -> list[Any]:
+        adds = Adds(1)
+        tools = [adds, adds.twice, partial(Adds.twice, adds)]
+        return [await run.tool_call("f", {"n": 2}).run(tool) for tool in tools]
+
+    assert (await run(agent)).result == [3, 6, 6]
