@@ -39,7 +39,7 @@ def missing(part: str) -> str:
     """Why a part cannot be used; empty when it can.
 
     Parts: node, curl, openssl, nginx, pgbouncer, clients and browser (their npm packages), chromium, postgres, redis,
-    conformance, network (a package index that pip reaches).
+    initdb (a PostgreSQL of one's own), conformance, network (a package index that pip reaches).
     """
     if part in ("node", "curl", "openssl", "nginx", "pgbouncer"):
         return "" if program(part) else f"{part} is not installed"
@@ -56,6 +56,10 @@ def missing(part: str) -> str:
         from tests.servers import postgres_reachable
 
         return "" if postgres_reachable() else "no PostgreSQL on 127.0.0.1:5432"
+    if part == "initdb":
+        from tests.faults.cluster import binaries
+
+        return "" if binaries() and program("setpriv") else "PostgreSQL's initdb or setpriv is not installed"
     if part == "redis":
         if not _listens(6379):
             return "no Redis on 127.0.0.1:6379"

@@ -18,6 +18,9 @@ from typing import ParamSpec, TypeVar
 from django.db import IntegrityError, InterfaceError, OperationalError, connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from agui_django.conf import settings
+from agui_django.runs import supervisor
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -57,6 +60,7 @@ class Pool:
         self.on_close: list[Callable[[], None]] = []
         self._local = threading.local()
         self._opened: list[BaseDatabaseWrapper] = []
+        self._suspected = 0.0  # when a connection was last found to be lost: others may be, too
         self._lock = threading.Lock()
         self._writer = ThreadPoolExecutor(1, "agui-writer")
         self._readers = self._writer if single else ThreadPoolExecutor(THREADS, "agui-db")
@@ -72,6 +76,15 @@ class Pool:
     async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a job and wait for it. A cancelled caller does not stop a job that has begun."""
         return await asyncio.wrap_future(self.submit(function, *args, **kwargs))
+
+    async def read(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """`run` for a function that changes nothing: tried again while the database is away."""
+        patience = Patience()
+        while True:
+            try:
+                return await self.run(function, *args, **kwargs)
+            except (OperationalError, InterfaceError) as error:
+                await patience.wait(error)
 
     async def run_writer(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a job in the writer's thread and wait for it."""
@@ -104,10 +117,17 @@ class Pool:
             connection.inc_thread_sharing()
             connection.close()
 
+    def suspect(self) -> None:
+        """A connection was lost: every other one is tried before it is used again. From any thread."""
+        self._suspected = time.monotonic()
+
     def _work(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         self._connection()
         try:
             return function(*args, **kwargs)
+        except (OperationalError, InterfaceError):
+            self.suspect()
+            raise
         finally:
             self._local.used = time.monotonic()
 
@@ -120,8 +140,9 @@ class Pool:
             with self._lock:
                 self._opened.append(connection)
         else:
-            rested = time.monotonic() - self._local.used > REST
-            if connection.connection is not None and (connection.errors_occurred or (rested and not self.single)):
+            used = self._local.used
+            doubtful = used < self._suspected or time.monotonic() - used > REST
+            if connection.connection is not None and (connection.errors_occurred or (doubtful and not self.single)):
                 revive(connection)
         prepare(connection)
         return connection
@@ -166,8 +187,32 @@ def transact(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> 
         except (OperationalError, InterfaceError) as error:
             if not passing(error, connections[alias]) or time.monotonic() > give_up:
                 raise
+            get_pool().suspect()
             time.sleep(pause)  # in a database thread
             pause = min(pause * 2, 0.25)
+
+
+class Patience:
+    """How long somebody who only reads waits for a database that is away: as long as writes are tried again."""
+
+    def __init__(self) -> None:
+        """It has answered so far."""
+        self._until: float | None = None
+        self._pause = 0.05
+
+    async def wait(self, error: Exception) -> None:
+        """Wait a moment.
+
+        Raises:
+            Exception: the error, where it will not pass, has lasted too long, or this process is going away.
+        """
+        now = time.monotonic()
+        if self._until is None:
+            self._until = now + settings.WRITE_DEADLINE
+        if now > self._until or supervisor.draining() or not passing(error, connections[database_alias()]):
+            raise error
+        await asyncio.sleep(self._pause)
+        self._pause = min(2 * self._pause, 1.0)
 
 
 def passing(error: Exception, connection: BaseDatabaseWrapper) -> bool:

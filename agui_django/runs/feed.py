@@ -131,7 +131,7 @@ class Feed:
         try:
             while True:
                 at = None if self.cursor is None else self.cursor.run
-                ahead = await get_pool().run(reading.read_ahead, self._thread, at, self._may_see)
+                ahead = await get_pool().read(reading.read_ahead, self._thread, at, self._may_see)
                 if not ahead.here:
                     self._restate, self._told = True, True
                     return True
@@ -179,7 +179,7 @@ class Feed:
     async def _present(self) -> Sequence[Frame]:
         """The thread as it stands, as frames."""
         while True:
-            now = await get_pool().run(reading.read_now, self._thread, self._may_see)
+            now = await get_pool().read(reading.read_now, self._thread, self._may_see)
             if now is None or (supervisor.draining() and not now.active):
                 raise StopAsyncIteration
             found = await (self._joined(now) if now.active else self._at_rest(now))
@@ -199,7 +199,7 @@ class Feed:
         here = recorder.get(now.run.pk)
         present = None if here is None else await here.present()
         if present is None:
-            present = await get_pool().run(reading.read_active, now)
+            present = await get_pool().read(reading.read_active, now)
         if present is None:
             return None
         self._follow = Follow(now.run.pk, present.seq)
@@ -210,7 +210,7 @@ class Feed:
 
     async def _at_rest(self, now: Now) -> tuple[list[str], int] | None:
         """A thread in which nothing runs."""
-        rest = await get_pool().run(partial(reading.read_rest, told=self._told), now)
+        rest = await get_pool().read(partial(reading.read_rest, told=self._told), now)
         if rest is None:
             return None
         thread, run = now.thread, now.run

@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
-from django.db import DatabaseError
+from django.db import Error
 from django.db.models import OuterRef, Q, Subquery
 
 from agui_django.conf import settings
@@ -75,7 +75,7 @@ class Poller:
                 return
             try:
                 rows = await get_pool().run(read_progress, [*executing, *followed])
-            except DatabaseError:
+            except Error:
                 logger.exception("Polling failed; it goes on in a second")
                 continue
             for run in executing:

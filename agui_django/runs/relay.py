@@ -17,7 +17,7 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings as django_settings
-from django.db import DatabaseError
+from django.db import Error
 
 from agui_django.runs import nudges, supervisor
 from agui_django.runs.broadcaster import Key, broadcaster
@@ -172,7 +172,7 @@ class Relay:
         self._announced |= new
         try:
             claims = await get_pool().run(nudges.read_claims, stopped | new)
-        except DatabaseError:  # not the layer's fault, and the poll meets it, too
+        except Error:  # not the layer's fault, and the poll meets it, too
             return
         async with asyncio.timeout(PATIENCE):
             await self._ask(layer, claims, stopped, new)

@@ -10,7 +10,9 @@ import itertools
 from collections.abc import Callable
 from typing import NamedTuple, ParamSpec, TypeVar, cast
 
-from agui_django.runs.database import get_pool
+from django.db import InterfaceError, OperationalError
+
+from agui_django.runs.database import Patience, get_pool
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -31,16 +33,21 @@ async def read(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -
     """Run a function that reads in a database thread, together with those who ask for the same meanwhile.
 
     Its arguments can be hashed. What it finds may be older than the call, as all of it stays true; that it finds
-    nothing (None or an empty list) may not, and is asked again.
+    nothing (None or an empty list) may not, and is asked again. Tried again while the database is away.
     """
     key = (asyncio.get_running_loop(), function, *args, *kwargs.items())
     called = next(_count)
+    patience = Patience()
     while True:
         under_way = _reads.get(key)
         if under_way is None:
             under_way = _reads[key] = _begin(key, function, *args, **kwargs)
         # A caller that is cancelled leaves the others their read.
-        result = await asyncio.shield(under_way.result)
+        try:
+            result = await asyncio.shield(under_way.result)
+        except (OperationalError, InterfaceError) as error:
+            await patience.wait(error)
+            continue
         if under_way.number > called or (result is not None and result != []):
             return cast("T", result)
 

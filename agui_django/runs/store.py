@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import UUID
 
-from django.db import DatabaseError
+from django.db import Error
 from django.db.models import Case, F, Value, When
 from django.db.models.functions import Now
 from django.utils import timezone
@@ -252,7 +252,7 @@ def _start_next(thread_key: int, claim: str) -> Begun:
             begun.entry = get_agent(run.agent)
             request, found = queued.request_of(run, thread, begun.entry, claim)
             begun.opened = Opening(alias, request).start_queued(thread, run, found)
-        except DatabaseError:
+        except Error:
             raise
         except Exception as error:
             logger.warning("Run %s cannot start: %s", run.pk, error, exc_info=not isinstance(error, AgUiError))

@@ -16,7 +16,7 @@ from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
-from django.db import DatabaseError, IntegrityError, InterfaceError, OperationalError, transaction
+from django.db import DatabaseError, Error, IntegrityError, InterfaceError, OperationalError, transaction
 
 from agui_django.conf import settings
 from agui_django.protocol.errors import RunClosed
@@ -164,19 +164,16 @@ class Writer:
 
     def _flush_alone(self, item: Item) -> None:
         try:
-            held = self._flush_together([item])
-        except IntegrityError as error:
-            # A commit whose answer was lost has stored some of it already.
-            item.rows = missing(self.pool.alias, item)
             try:
                 held = self._flush_together([item])
-            except DatabaseError:
-                self._put_off([item], error)
-                return
-        except DatabaseError as error:
+            except IntegrityError:
+                # A commit whose answer was lost has stored some of it already.
+                item.rows = missing(self.pool.alias, item)
+                held = self._flush_together([item])
+        except Error as error:
             self._put_off([item], error)
-            return
-        self._tell([item], held)
+        else:
+            self._tell([item], held)
 
     def _fence(self, found: list[Recorder]) -> set[UUID]:
         """Write the heartbeats of the runs that are still ours; returns which these are."""
@@ -198,11 +195,12 @@ class Writer:
 
         recorder = item.recorder
         try:
-            done = closings.close(recorder.uuid, recorder.claim, recorder.ledger, item.rows, item.last_seq, closing)
-        except IntegrityError as error:
-            item.rows = missing(self.pool.alias, item)
-            self._put_off([item], error)
-        except DatabaseError as error:
+            try:
+                done = closings.close(recorder.uuid, recorder.claim, recorder.ledger, item.rows, item.last_seq, closing)
+            except IntegrityError:
+                item.rows = missing(self.pool.alias, item)
+                raise
+        except Error as error:
             self._put_off([item], error)
         except Exception as error:
             logger.exception("Run %s could not be closed", recorder.uuid)
@@ -213,6 +211,8 @@ class Writer:
     def _put_off(self, items: list[Item], error: Exception) -> None:
         """Keep what could not be written for a later attempt; give runs up that have waited too long."""
         now = time.monotonic()
+        if isinstance(error, OperationalError | InterfaceError):
+            self.pool.suspect()
         for item in items:
             recorder = item.recorder
             if item.failing_since is None:
@@ -273,7 +273,7 @@ class Writer:
         try:
             with transaction.atomic(using=self.pool.alias):
                 held = self._fence(quiet)
-        except DatabaseError as error:
+        except Error as error:
             logger.warning("Heartbeats cannot be written, trying again: %s", error)
             return
         now = time.monotonic()
@@ -297,6 +297,8 @@ def missing(alias: str, item: Item) -> list[Row]:
     """An item's rows without those that are stored already."""
     from agui_django.models import RunEvents
 
+    if not item.rows:
+        return []
     stored = RunEvents.objects.using(alias).filter(run=item.recorder.uuid, first_seq__gte=item.rows[0].first_seq)
     known = set(stored.values_list("first_seq", "last_seq"))
     return [row for row in item.rows if (row.first_seq, row.last_seq) not in known]
