@@ -46,3 +46,16 @@ def test_wheel(tmp_path: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert told["Version"] == project["version"]
     assert told["Requires-Python"] == ">=3.11"
+
+
+def test_the_public_names() -> None:
+    """Those a site is told of; `approval_required` comes with approvals."""
+    import agui_django
+
+    named = (
+        "agent register get_agent start_run RunContext SyncRunContext Event ToolCall AgentError Declined RunSuspended"
+    )
+    assert set(agui_django.__all__) == {*named.split(), "astart_run"}
+    assert all(getattr(agui_django, name) is not None for name in agui_django.__all__)
+    with pytest.raises(AttributeError):
+        _ = agui_django.nothing_of_the_sort
