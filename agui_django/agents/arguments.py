@@ -60,9 +60,10 @@ _known: WeakKeyDictionary[Any, dict[bool, Signature]] = WeakKeyDictionary()
 
 def signature_of(fn: Callable[..., Any]) -> Signature:
     """What a tool function takes; its first parameter, if named ``run``, is the run context."""
-    bound = inspect.ismethod(fn)  # made anew at every look, but the function behind it stays
+    # A bound method is made anew at every look, but the function behind it stays.
+    bound, owner = (True, fn.__func__) if inspect.ismethod(fn) else (False, fn)
     try:
-        known = _known.setdefault(fn.__func__ if bound else fn, {})
+        known = _known.setdefault(owner, {})
     except TypeError:  # an object that cannot be hashed, or not be referred to weakly
         return _read(fn)
     if bound not in known:
