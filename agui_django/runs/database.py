@@ -122,7 +122,7 @@ class Pool:
         self._suspected = time.monotonic()
 
     def _work(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        self._connection()
+        connection = self._connection()
         try:
             return function(*args, **kwargs)
         except (OperationalError, InterfaceError):
@@ -130,6 +130,9 @@ class Pool:
             raise
         finally:
             self._local.used = time.monotonic()
+            if connection.queries_log and not connection.force_debug_cursor:
+                # With DEBUG Django keeps statements, and so every event, until a request begins: here none ever does.
+                connection.queries_log.clear()
 
     def _connection(self) -> BaseDatabaseWrapper:
         # Django keeps one connection per alias and thread. It stays open between jobs: CONN_MAX_AGE is for requests.

@@ -125,3 +125,18 @@ def test_a_real_error_is_not_tried_again(given: Given) -> None:
     with pytest.raises(DatabaseError):
         given.do(transact, broken)
     assert len(attempts) == 1
+
+
+def test_statements_are_not_kept_between_jobs_while_debugging(given: Given, settings: Any) -> None:
+    settings.DEBUG = True  # Django then keeps the last 9000 with their parameters, until a request begins
+    pool = get_pool()
+
+    def work() -> int:
+        connection = connections[pool.alias]
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+        return len(connection.queries_log)
+
+    for submit in (pool.submit_writer, pool.submit):
+        assert submit(work).result() == 1
+    assert [len(connection.queries_log) for connection in pool._opened] == [0] * len(pool._opened)
