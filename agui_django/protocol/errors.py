@@ -116,6 +116,10 @@ class Draining(RequestError):
     """The server is shutting down; try again."""
 
 
+class DatabaseAway(RequestError):
+    """The database does not answer; try again."""
+
+
 class AsgiRequired(RequestError):
     """AG-UI streams need an ASGI server (daphne, uvicorn, or gunicorn with uvicorn workers)."""
 
@@ -266,6 +270,7 @@ TABLE: dict[type[AgUiError], Answer] = {
     ThreadBusy: Answer("thread_busy", 409, 4409),
     LimitExceeded: Answer("too_many_runs", 429, 4429),
     Draining: Answer("draining", 503, 4503),
+    DatabaseAway: Answer("database_away", 503, 4503),
     AsgiRequired: Answer("asgi_required", 503, 4503),
     ResumeError: Answer("resume_error", 409, 4409),
     ResumeIncomplete: Answer("resume_incomplete", 409, 4409),

@@ -15,7 +15,7 @@ from typing import Any
 
 from django.conf import settings as django_settings
 from django.core.handlers.asgi import ASGIRequest
-from django.db import transaction
+from django.db import InterfaceError, OperationalError, connections, transaction
 from django.http import HttpRequest, HttpResponseBase, JsonResponse
 from django.http.request import UnreadablePostError
 from django.views.decorators.csrf import csrf_exempt
@@ -25,6 +25,7 @@ from agui_django.protocol.errors import (
     AgUiError,
     AsgiRequired,
     BodyTooLarge,
+    DatabaseAway,
     InvalidInput,
     InvalidJson,
     LimitExceeded,
@@ -33,6 +34,7 @@ from agui_django.protocol.errors import (
     UnsupportedMediaType,
 )
 from agui_django.protocol.run_input import check_version, is_legacy
+from agui_django.runs.database import database_alias, passing
 from agui_django.transports.threads import release_request_thread
 
 logger = logging.getLogger("agui_django.request")
@@ -89,7 +91,7 @@ def error_response(request: HttpRequest, error: Exception) -> JsonResponse:
             "%s %s failed, reference %s", request.method, request.path, reference,
             exc_info=error, extra={"request": request},
         )  # fmt: skip
-        told = AgUiError("Something went wrong here.")
+        told = hidden(error)
     else:
         told = error
         logger.info("%s %s: %s (%s), reference %s", request.method, request.path, told.status, told.code, reference)
@@ -103,6 +105,13 @@ def error_response(request: HttpRequest, error: Exception) -> JsonResponse:
     if isinstance(told, LimitExceeded) or told.status == 503:
         response["Retry-After"] = str(told.extra.get("retryAfter", RETRY_AFTER))
     return response
+
+
+def hidden(error: Exception, reference: str = "") -> AgUiError:
+    """What is told instead of an error that is not for clients: that it passes, or nothing."""
+    if isinstance(error, OperationalError | InterfaceError) and passing(error, connections[database_alias()]):
+        return DatabaseAway()
+    return AgUiError(f"Something went wrong here.{reference and f' (reference {reference})'}")
 
 
 def json_response(data: Any, status: int = 200) -> JsonResponse:

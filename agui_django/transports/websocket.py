@@ -347,7 +347,7 @@ class AgUiConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             return error
         reference = secrets.token_hex(6)
         logger.error("WebSocket %s failed, reference %s", path, reference, exc_info=error)
-        return AgUiError(f"Something went wrong here. (reference {reference})")
+        return requests.hidden(error, reference)
 
     async def _shut(self, code: int, reason: str = "") -> None:
         self._closing = True

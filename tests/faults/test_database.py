@@ -124,6 +124,10 @@ def test_restarted(number: int, site: Site) -> None:
         assert healthy(site.first) < 2
         assert healthy(site.second) < 2
         time.sleep(0.2)
+    with sse.client(site.second.base_url) as http:
+        refused = http.post("/agui/agents/echo", json=sse.body(uuid.uuid4().hex, SHORT))
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "database_away")
+    assert int(refused.headers["retry-after"]) > 0
     site.cluster.start()
     assert len(run.end()) == 1004
     for server in (site.first, site.second):

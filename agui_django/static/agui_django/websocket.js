@@ -3,6 +3,7 @@
 
 const CURSOR = "agui_django.cursor";
 const TERMINAL = new Set(["RUN_FINISHED", "RUN_ERROR"]);
+const AWAY = new Set(["draining", "database_away"]);
 
 // Closed for a reason that coming back does not cure: a refusal of the server's, or of the protocol's.
 const final = (code) => (code >= 4400 && code < 4500) || [1002, 1003, 1007, 1008, 1009, 1010].includes(code);
@@ -91,8 +92,8 @@ export class AgUiSocket {
             const ends = TERMINAL.has(event.type);
             // A refusal has no time, unlike everything of a run, and is a stream of its own.
             const refused = event.type === "RUN_ERROR" && event.timestamp === undefined;
-            if (refused && event.code === "draining") {
-              held = []; // this server goes away; another one will take it
+            if (refused && AWAY.has(event.code)) {
+              held = []; // this server goes away, another one will take it; or its database is back soon
               continue;
             }
             if (!ends || (endless && !refused)) continue;
