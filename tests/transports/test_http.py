@@ -6,10 +6,12 @@ import asyncio
 import json
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from django.db import connections
 from django.test import Client
 
 from agui_django import RunContext
@@ -29,6 +31,17 @@ TEXT = ["RUN_STARTED", "TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT", "TEXT_MESSA
 
 def types(exchange: Exchange) -> list[str]:
     return [event["type"] for _, event in exchange.so_far()]
+
+
+@contextmanager
+def override_atomic_requests() -> Iterator[None]:
+    """``ATOMIC_REQUESTS`` as a site may have it."""
+    database = connections.settings["default"]
+    before, database["ATOMIC_REQUESTS"] = database["ATOMIC_REQUESTS"], True
+    try:
+        yield
+    finally:
+        database["ATOMIC_REQUESTS"] = before
 
 
 def run_of(exchange: Exchange) -> str:
@@ -73,6 +86,17 @@ async def test_headers_leave_before_the_agent_is_awaited(headers: Any, body: Any
         gate.opened.set()
         await exchange.read()
     assert types(exchange)[-1] == "RUN_FINISHED"
+
+
+async def test_habits_of_the_site_do_not_reach_it(headers: Any, body: Any, settings: Any) -> None:
+    """A page for people to log in at, and a transaction around each request, are for other views."""
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django.contrib.auth.middleware.LoginRequiredMiddleware"]
+    with override_atomic_requests():
+        refused = await ask("GET", "/agui/", b"", {"Content-Type": "application/json"})
+        ran = await ask("POST", "/agui/agents/echo", body(), headers)
+    assert refused.status == 401
+    assert error_of(refused)["code"] == "not_authenticated"
+    assert (ran.status, types(ran)) == (200, TEXT)
 
 
 async def test_the_list_of_agents_with_and_without_a_slash(headers: Any) -> None:
