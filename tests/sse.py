@@ -35,7 +35,7 @@ def frames(response: httpx.Response) -> Iterator[tuple[int, dict[str, Any]]]:
                 yield int(lines.get("id", 0)), json.loads(lines["data"])
 
 
-def client(base_url: str, token: str = "demo-ada", timeout: float = 60) -> httpx.Client:  # noqa: S107 - demo token
+def client(base_url: str, token: str = "demo-ada", timeout: float = 60) -> httpx.Client:
     """An HTTP client with a demo user's token."""
     return httpx.Client(base_url=base_url, headers={"Authorization": f"Token {token}"}, timeout=timeout)
 

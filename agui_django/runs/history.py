@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from agui_django.protocol.errors import InvalidInput
 from agui_django.protocol.json_patch import json_equal
@@ -45,14 +46,14 @@ class Request:
 
     Attributes:
         messages: the client's list.
-        supersede_after: the id behind which everything goes out of play; None where the client did not ask.
+        supersede_after: the id behind which everything goes out of play, as it was sent; None: the client did not ask.
         resuming: the request answers interrupts: its list regenerates nothing.
         gone: ids that went out of play earlier.
         roles: the roles that new messages may have.
     """
 
     messages: Sequence[Wire]
-    supersede_after: str | None = None
+    supersede_after: Any = None
     resuming: bool = False
     gone: Container[str] = ()
     roles: Container[str] = ("user", "tool")
@@ -89,7 +90,7 @@ def reconcile(history: str, stored: list[Wire], request: Request, warn: Callable
     return result
 
 
-def _cut(stored: list[Wire], after: str | None) -> Reconciled:
+def _cut(stored: list[Wire], after: Any) -> Reconciled:
     if after is None:
         return Reconciled(list(stored))
     for position, message in enumerate(stored):

@@ -143,7 +143,7 @@ class Opening:
             self.stored,
             history.Request(
                 messages=self.data["messages"],
-                supersede_after=after if isinstance(after, str) else None,
+                supersede_after=after,
                 resuming=bool(plan.answered),
                 gone=self.gone,
                 roles=self.policy.client_roles,

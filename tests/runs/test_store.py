@@ -175,10 +175,11 @@ def test_an_edit_names_what_it_supersedes(given: Given) -> None:
     assert [message.get("content") for message in later.setup.messages] == ["hi", "1", "new", "hi"]  # type: ignore[union-attr]
 
 
-def test_an_edit_behind_an_unknown_message_is_refused(given: Given) -> None:
+@pytest.mark.parametrize("after", ["nowhere", 1, ["u1"], {}])
+def test_an_edit_behind_an_unknown_message_is_refused(given: Given, after: Any) -> None:
     given.stored(user("u1"), says("a1", "1"))
     with pytest.raises(InvalidInput) as caught:
-        given.open(messages=[user("u2")], forwardedProps={"supersedeAfter": "nowhere"})
+        given.open(messages=[user("u2")], forwardedProps={"supersedeAfter": after})
     assert caught.value.fields[0]["path"] == "/forwardedProps/supersedeAfter"
     assert given.ids == ["u1", "a1"]
     assert Run.objects.count() == 0
