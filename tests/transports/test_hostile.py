@@ -207,7 +207,10 @@ async def test_another_users_thread_and_run(
     assert MARK.encode() not in b"".join(hydration.chunks)
 
 
-async def test_a_permission_is_missing(ada: Any, headers: dict[str, str], body: Callable[..., bytes]) -> None:
+@pytest.mark.parametrize("size", [10, 200_000])  # a large body is parsed elsewhere
+async def test_a_permission_is_missing(
+    size: int, ada: Any, headers: dict[str, str], body: Callable[..., bytes]
+) -> None:
     async def never(run: Any) -> None:
         raise AssertionError("called")
 
@@ -216,7 +219,8 @@ async def test_a_permission_is_missing(ada: Any, headers: dict[str, str], body: 
 
     for permission in ("auth.delete_user", lambda user: user.username == "bob", no):
         with override_agent("echo", never, permission=permission):
-            await refused(await ask("POST", "/agui/agents/echo", body(), headers), 403, "permission_denied")
+            exchange = await ask("POST", "/agui/agents/echo", body(text="x" * size), headers)
+            await refused(exchange, 403, "permission_denied")
 
 
 async def test_an_exception_of_the_site_stays_inside(

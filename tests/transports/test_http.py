@@ -15,6 +15,7 @@ from django.db import connections
 from django.test import Client
 
 from agui_django import RunContext
+from agui_django.access import AccessPolicy
 from agui_django.conf import settings as agui_settings
 from agui_django.models import Run, Thread
 from agui_django.protocol.errors import Declined
@@ -86,6 +87,26 @@ async def test_headers_leave_before_the_agent_is_awaited(headers: Any, body: Any
         gate.opened.set()
         await exchange.read()
     assert types(exchange)[-1] == "RUN_FINISHED"
+
+
+class Tenants(AccessPolicy):
+    def run_context(self, request: Any) -> dict[str, Any]:
+        return {"tenant": request.headers["Tenant"]}
+
+
+@pytest.mark.parametrize("size", [10, 200_000])  # a large body is parsed elsewhere
+async def test_what_a_run_keeps_of_its_request(size: int, headers: Any, body: Any, settings: Any) -> None:
+    settings.AGUI_DJANGO = {**settings.AGUI_DJANGO, "ACCESS_POLICY": f"{__name__}.Tenants"}
+    told: list[Any] = []
+
+    async def agent(run: RunContext) -> None:
+        told.append(run.extra)
+
+    with override_agent("echo", agent):
+        ran = await ask("POST", "/agui/agents/echo", body(text="x" * size), {**headers, "Tenant": "seven"})
+    assert ran.status == 200
+    assert told == [{"tenant": "seven"}]
+    assert json.loads((await the_run()).extra) == {"tenant": "seven"}
 
 
 async def test_habits_of_the_site_do_not_reach_it(headers: Any, body: Any, settings: Any) -> None:
