@@ -40,7 +40,8 @@ async def read(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -
     patience = Patience()
     while True:
         under_way = _reads.get(key)
-        if under_way is None:
+        # One that is done may still be here for a moment: to await it would not give the loop its turn to remove it.
+        if under_way is None or under_way.result.done():
             under_way = _reads[key] = _begin(key, function, *args, **kwargs)
         # A caller that is cancelled leaves the others their read.
         try:
@@ -55,10 +56,13 @@ async def read(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -
 def _begin(key: tuple[object, ...], function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> _Read:
     result: asyncio.Future[object] = asyncio.wrap_future(get_pool().submit(function, *args, **kwargs))
 
+    begun = _Read(next(_count), result)
+
     def done(future: asyncio.Future[object]) -> None:
-        del _reads[key]
+        if _reads.get(key) is begun:
+            del _reads[key]
         if not future.cancelled():
             future.exception()  # nobody may be left to meet it
 
     result.add_done_callback(done)
-    return _Read(next(_count), result)
+    return begun

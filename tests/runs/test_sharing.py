@@ -90,3 +90,17 @@ async def test_all_meet_the_error_and_the_next_read_is_a_new_one(agui_runtime: N
     with pytest.raises(OSError, match="the disk is gone"):
         await sharing.read(broken, 0)
     assert calls == [0, 0]
+
+
+async def test_a_read_that_has_just_ended_is_not_waited_for(agui_runtime: None) -> None:
+    """Its result is there, what removes it comes in the loop's next turn."""
+    rows = Rows()
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+    ended.set_result([])
+    sharing._reads[loop, rows.read, 0] = sharing._Read(next(sharing._count), ended)
+    rows.stored = [1]
+    rows.may_end.release()
+    assert await asyncio.wait_for(sharing.read(rows.read, 0), 10) == [1]
+    assert rows.reads == 1
+    assert not sharing._reads
