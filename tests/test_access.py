@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import AnonymousUser, Permission
 from django.test import Client, RequestFactory
+from django.utils.functional import SimpleLazyObject
 from rest_framework.authentication import BaseAuthentication, BasicAuthentication
 from rest_framework.exceptions import AuthenticationFailed, Throttled
 from rest_framework.request import Request
@@ -167,3 +168,10 @@ def test_the_sites_policy(settings: Any) -> None:
     assert type(get_policy()).__name__ == "OneScope"
     settings.AGUI_DJANGO = {}
     assert type(get_policy()) is access.AccessPolicy
+
+
+def test_a_session_s_user_is_kept_without_its_request(ada: Any, settings: Any) -> None:
+    settings.AGUI_DJANGO = {"AUTHENTICATION_CLASSES": ["rest_framework.authentication.SessionAuthentication"]}
+    request = RequestFactory().get("/agui/")
+    request.user = SimpleLazyObject(lambda: ada)
+    assert type(AccessPolicy().enter(request).user) is type(ada)

@@ -109,6 +109,33 @@ async def test_what_a_run_keeps_of_its_request(size: int, headers: Any, body: An
     assert json.loads((await the_run()).extra) == {"tenant": "seven"}
 
 
+class Blind(AccessPolicy):
+    def may_see(self, user: Any, run: Run) -> bool:
+        return False
+
+
+class Unstoppable(AccessPolicy):
+    def may_cancel(self, user: Any, run: Run) -> bool:
+        return False
+
+
+async def test_what_a_policy_hides_and_what_it_forbids(headers: Any, body: Any, gate: Any, settings: Any) -> None:
+    async with Exchange("POST", "/agui/agents/gate", body(), headers) as exchange:
+        await exchange.events(3)
+        path = f"/agui/runs/{run_of(exchange)}"
+        settings.AGUI_DJANGO = {"ACCESS_POLICY": f"{__name__}.Blind"}
+        for method, what in (("GET", "events"), ("POST", "cancel")):
+            hidden = await ask(method, f"{path}/{what}", b"", headers)
+            assert (hidden.status, error_of(hidden)["code"]) == (404, "not_found")
+        settings.AGUI_DJANGO = {"ACCESS_POLICY": f"{__name__}.Unstoppable"}
+        forbidden = await ask("POST", f"{path}/cancel", b"", headers)
+        assert (forbidden.status, error_of(forbidden)["code"]) == (403, "permission_denied")
+        gate.opened.set()
+        await exchange.read()
+    assert (await the_run()).status == "finished"
+    assert (await ask("GET", f"{path}/events", b"", headers)).status == 200
+
+
 async def test_habits_of_the_site_do_not_reach_it(headers: Any, body: Any, settings: Any) -> None:
     """A page for people to log in at, and a transaction around each request, are for other views."""
     settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django.contrib.auth.middleware.LoginRequiredMiddleware"]
