@@ -20,6 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import redis
+
 from tests.databases import ROOT, create_postgres, drop_postgres, manage, new_database, site_environment
 from tests.servers import LAUNCH, ServerProcess, living
 
@@ -53,6 +55,9 @@ def site(kind: str, tmp_path: Path, settings: str = "{}", **env: str) -> Iterato
             yield server
     finally:
         drop_postgres(name)
+        if kind == "Celery":
+            with redis.Redis(db=9) as broker, contextlib.suppress(redis.ConnectionError):
+                broker.delete(queue, f"_kombu.binding.{queue}", f"_kombu.binding_permanent.{queue}")
 
 
 class Worker:
