@@ -5,7 +5,10 @@ Law: the very rows that the ORM reads (a test compares them), seen by whoever lo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from functools import cache
+from sqlite3 import Cursor as SQLiteCursor
 from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -15,6 +18,8 @@ from django.db.models.sql.compiler import SQLCompiler
 
 M = TypeVar("M", bound=models.Model)
 
+_PLACE = re.compile(r"(?<!%)%s")
+
 #: The cursor of each connection, and the driver's connection that it belongs to.
 _cursors: WeakKeyDictionary[BaseDatabaseWrapper, tuple[Any, Any]] = WeakKeyDictionary()
 
@@ -22,15 +27,29 @@ _cursors: WeakKeyDictionary[BaseDatabaseWrapper, tuple[Any, Any]] = WeakKeyDicti
 def execute(connection: BaseDatabaseWrapper, statement: str, params: Sequence[Any]) -> Any:
     """Execute a statement; gives the cursor, which is good until the next one of this connection: read all of it.
 
-    What is saved is a new cursor for each statement of a transaction.
+    What is saved is a new cursor for each statement, and Django's own way to the driver's while nobody looks on.
     """
     driver, cursor = _cursors.get(connection, (None, None))
     if driver is None or driver is not connection.connection or connection.queries_logged:
         cursor = connection.cursor()
         if not connection.queries_logged:
             _cursors[connection] = connection.connection, cursor
-    cursor.execute(statement, params)
+    if connection.queries_logged or connection.execute_wrappers:
+        cursor.execute(statement, params)
+        return cursor
+    connection.validate_no_broken_transaction()
+    with connection.wrap_database_errors:
+        if connection.vendor == "sqlite":
+            SQLiteCursor.execute(cursor.cursor, _question_marks(statement), params)
+        else:
+            cursor.cursor.execute(statement, params)
     return cursor
+
+
+@cache
+def _question_marks(statement: str) -> str:
+    """A statement as SQLite takes it."""
+    return _PLACE.sub("?", statement).replace("%%", "%")
 
 
 class _Compiled(NamedTuple):

@@ -89,7 +89,7 @@ class ShortWay:
 
     def piece(self, item: Delta, delta: Any) -> str | None:
         """The wire text of a delta of an item from `delta_of`; None: use `accept`."""
-        if not delta or self.blocked or type(delta) is not str or "\0" in delta or not item.open:
+        if self.blocked or type(delta) is not str or not delta or not item.open or "\0" in delta:
             return None
         try:
             text = orjson.dumps(delta).decode()

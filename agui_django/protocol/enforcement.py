@@ -210,15 +210,17 @@ def enforce_message(message: Any, warn: Warn = ignore) -> dict[str, Any] | None:
     return _enforce_slowly(message, MESSAGES, "message", warn)
 
 
-def enforce_input(body: Any, warn: Warn = ignore) -> dict[str, Any]:
+def enforce_input(body: Any, warn: Warn = ignore, *, nulls: bool = True) -> dict[str, Any]:
     """As `enforce`, for a RunAgentInput.
 
-    Nulls that requests have always been allowed to hold count as absent (see `_without_nulls`).
+    Nulls that requests have always been allowed to hold count as absent (see `_without_nulls`); with ``nulls=False``
+    it is known that there are none.
 
     Raises:
         InvalidInput: malformed fields, every one listed with its path (at most `MAX_FINDINGS`), no value repeated.
     """
-    body = _without_nulls(body)
+    if nulls:
+        body = _without_nulls(body)
     if _INPUT_CHECK(body):
         return body  # type: ignore[no-any-return]  # the check admits dicts only
     found = _Findings()

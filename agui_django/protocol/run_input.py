@@ -84,13 +84,29 @@ def parse_run_input(raw: bytes, warn: Warn = _ignore) -> RunInput:
         InvalidInput: a field is missing or malformed; `fields` names each by JSON Pointer.
         UnsupportedVersion: the client declared another major version.
     """
-    return build_run_input(decode(raw), warn)
+    data = decode(raw)
+    if type(data) is not dict:
+        raise InvalidInput(fields=[{"path": "", "message": "must be an object"}])
+    # What a text cannot hold need not be looked for: NULs and halves of characters come as escapes only.
+    return _build(data, warn, fresh=b"\\u" not in raw, nulls=b"null" in raw)
 
 
 def build_run_input(data: Any, warn: Warn = _ignore) -> RunInput:
     """The same from a value that is already parsed; `data` is not changed. Raises as `parse_run_input`."""
     if not isinstance(data, Mapping):
         raise InvalidInput(fields=[{"path": "", "message": "must be an object"}])
+    return _build(data, warn)
+
+
+def _build(data: Mapping[str, Any], warn: Warn, *, fresh: bool = False, nulls: bool = True) -> RunInput:
+    """The checked input.
+
+    Args:
+        data: the value.
+        warn: told what is upgraded, stripped or dropped.
+        fresh: it was just decoded and is ours, and clean as it is.
+        nulls: it may hold nulls.
+    """
     warnings: list[str] = []
 
     def note(text: str) -> None:
@@ -99,16 +115,17 @@ def build_run_input(data: Any, warn: Warn = _ignore) -> RunInput:
 
     fields = list(_bad_ids(data))
     try:
-        body = clean(data, nan="refuse")
+        body: dict[str, Any] = data if fresh else clean(data, nan="refuse")  # type: ignore[assignment]  # a dict then
     except NotJson as error:
         raise InvalidJson(error.message) from None
     version = body.get("protocolVersion")
     if isinstance(version, str):
         _check_version(version, note)
-    _drop_nulls(body)
+    if nulls:
+        _drop_nulls(body)
     _upgrade_parts(body, note)
     try:
-        body = enforce_input(body, note)
+        body = enforce_input(body, note, nulls=nulls)
     except InvalidInput as error:
         named = {field["path"] for field in fields}
         fields += [dict(field) for field in error.fields if field["path"] not in named]

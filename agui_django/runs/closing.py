@@ -12,7 +12,7 @@ from uuid import UUID
 from django.db.models import F
 from django.utils import timezone
 
-from agui_django.models import Interrupt, Message, Run, RunEvents, StateVersion, Thread
+from agui_django.models import Interrupt, Message, MessageQuerySet, Run, RunEvents, StateVersion, Thread
 from agui_django.protocol.codec import encode
 from agui_django.runs import sql
 from agui_django.runs.database import database_alias, transact
@@ -152,21 +152,24 @@ def _write_messages(alias: str, uuid: UUID, ledger: Ledger, closing: Closing) ->
     if not closing.messages and not closing.removed:
         return
     ledger = ledger.copy()  # the transaction may be tried again
-    rows = Message.objects.using(alias).filter(thread=ledger.thread)
     if closing.removed:
-        rows.filter(message_id__in=closing.removed, superseded_by=None).update(superseded_by=uuid)
+        _messages(alias, ledger, closing.removed).update(superseded_by=uuid)
         ledger.forget(closing.removed)
     known = set(ledger.orders)
     changed = {message["id"]: message for message in closing.messages if message["id"] in known}
     fresh = {message["id"]: message for message in closing.messages if message["id"] not in known}
     if changed:
-        found = list(rows.filter(message_id__in=changed, superseded_by=None))
+        found = list(_messages(alias, ledger, changed))
         for row in found:
             for name, value in columns(changed[row.message_id]).items():
                 setattr(row, name, value)
         Message.objects.using(alias).bulk_update(found, ["role", "wire", "search_text"], batch_size=100)
     if fresh:
         store_messages(alias, uuid, ledger, fresh.values())
+
+
+def _messages(alias: str, ledger: Ledger, ids: Iterable[str]) -> MessageQuerySet:
+    return Message.objects.using(alias).filter(thread=ledger.thread, message_id__in=ids, superseded_by=None)
 
 
 def store_messages(alias: str, uuid: UUID, ledger: Ledger, messages: Iterable[Wire]) -> None:

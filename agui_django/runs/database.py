@@ -13,13 +13,14 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
 from django.db import IntegrityError, InterfaceError, OperationalError, connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from agui_django.conf import settings
-from agui_django.runs import supervisor
+from agui_django.runs import shared, supervisor
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -75,7 +76,7 @@ class Pool:
 
     async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a job and wait for it. A cancelled caller does not stop a job that has begun."""
-        return await asyncio.wrap_future(self.submit(function, *args, **kwargs))
+        return await self._answered(self._readers, partial(function, *args, **kwargs))
 
     async def read(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """`run` for a function that changes nothing: tried again while the database is away."""
@@ -88,7 +89,25 @@ class Pool:
 
     async def run_writer(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a job in the writer's thread and wait for it."""
-        return await asyncio.wrap_future(self.submit_writer(function, *args, **kwargs))
+        return await self._answered(self._writer, partial(function, *args, **kwargs))
+
+    def _answered(self, executor: ThreadPoolExecutor, function: Callable[[], T]) -> asyncio.Future[T]:
+        """One future and one call into the loop; `wrap_future` takes two futures and twice as long."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+
+        def work() -> None:
+            if answer.cancelled():
+                return
+            try:
+                value = self._work(function)
+            except BaseException as error:
+                _tell(loop, _fail, answer, error)
+            else:
+                _tell(loop, _give, answer, value)
+
+        executor.submit(work)
+        return answer
 
     def run_sync(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a job for a synchronous caller; a caller that is in one of our threads runs it there."""
@@ -151,6 +170,21 @@ class Pool:
         return connection
 
 
+def _give(answer: asyncio.Future[T], value: T) -> None:
+    if not answer.done():
+        answer.set_result(value)
+
+
+def _fail(answer: asyncio.Future[T], error: BaseException) -> None:
+    if not answer.done():
+        answer.set_exception(RuntimeError(str(error)) if isinstance(error, StopIteration) else error)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *args: Any) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        loop.call_soon_threadsafe(function, *args)
+
+
 def revive(connection: BaseDatabaseWrapper) -> None:
     """Close a connection that no longer works; the next statement opens a new one."""
     connection.errors_occurred = False
@@ -177,6 +211,8 @@ def transact(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> 
     The function must change nothing but the database: it may run more than once. Call it in a pool's thread.
     """
     alias = database_alias()
+    if shared.inside(alias):
+        return shared.part(function, *args, **kwargs)
     give_up = time.monotonic() + RETRY_DEADLINE
     races, pause = 0, 0.005
     while True:

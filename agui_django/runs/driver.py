@@ -124,6 +124,7 @@ class _Drive:
         self.control.listen(self._changed)
         # The supervisor's task awaits this one and is its parent; the language and the time zone come with the context.
         task = self.loop.create_task(self._agent(), name=f"agui agent {self.entry.name} {self.setup.address}")
+        task.add_done_callback(self._wake)
         try:
             await self._watch(task)
         finally:
@@ -169,7 +170,12 @@ class _Drive:
                 if idle_end is not None and options.idle_timeout is not None:
                     waits.append(options.idle_timeout / 8)
             self.woken = self.loop.create_future()
-            await asyncio.wait((task, self.woken), timeout=min(waits, default=None), return_when="FIRST_COMPLETED")
+            timer = self.loop.call_later(min(waits), self._wake) if waits else None
+            try:
+                await self.woken
+            finally:
+                if timer is not None:
+                    timer.cancel()
 
     @property
     def _stopping(self) -> bool:
@@ -179,6 +185,9 @@ class _Drive:
         if self.control.aborted:
             self.session.closed = True
             self.session.inbox.close()
+        self._wake()
+
+    def _wake(self, _: object = None) -> None:
         if self.woken is not None and not self.woken.done():
             self.woken.set_result(None)
 

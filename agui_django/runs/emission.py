@@ -100,6 +100,8 @@ class Emission:
             default=json_default,
             warn=self.warn,
         )
+        self._short = self.normaliser.piece
+        self._append = log.append
         self._on_limit = on_limit
         self._on_taken = on_taken
         self._turn = _Turn(log)
@@ -196,10 +198,17 @@ class Emission:
         """A delta on the short way; from any thread."""
         if self._busy or get_ident() != self.thread or self.closed:
             return self._piece(handle, delta)
-        text = self.normaliser.piece(handle, delta)
+        text = self._short(handle, delta)
         if text is None:
             return self._record(self.normaliser.own, handle.event(delta))
-        return self._appended(text)
+        # As `_put`: most events of a run come this way.
+        try:
+            self._append(text, plain=True)
+        except (LogLimit, AgentFlood, RunClosed) as error:
+            self._refused(text, True, error)
+            raise
+        self.count = count = self.count + 1
+        return READY if count & 63 else self._turn
 
     def _piece(self, handle: Any, delta: str) -> Awaitable[None]:
         if get_ident() != self.thread:
@@ -250,17 +259,21 @@ class Emission:
     def _put(self, text: str, *, plain: bool, urgent: bool = False) -> None:
         try:
             self.log.append(text, plain=plain, urgent=urgent)
-        except (LogLimit, AgentFlood) as error:
-            # The verifier and the reducer know this event: it is the last one on the room that is kept for the end.
-            self._refuse(error)
-            self.log.append(text, plain=plain)
-            self.count += 1
+        except (LogLimit, AgentFlood, RunClosed) as error:
+            self._refused(text, plain, error)
             raise
-        except RunClosed:
+        self.count += 1
+
+    def _refused(self, text: str, plain: bool, error: LogLimit | AgentFlood | RunClosed) -> None:
+        """The log does not take an event."""
+        if isinstance(error, RunClosed):
             if not self.closed and self.normaliser.refusal is None:
                 self.closed = True
                 self._on_taken()
-            raise
+            return
+        # The verifier and the reducer know this event: it is the last one on the room that is kept for the end.
+        self._refuse(error)
+        self.log.append(text, plain=plain)
         self.count += 1
 
     def _refuse(self, error: LogLimit | AgentFlood) -> None:

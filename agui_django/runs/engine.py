@@ -48,6 +48,7 @@ from agui_django.runs.slots import Slots
 from agui_django.runs.started import first_event
 from agui_django.runs.starting import Start
 from agui_django.runs.stream import read_end
+from agui_django.runs.together import get_together
 from agui_django.runs.upkeep import Upkeep, claim, queues
 from agui_django.runs.watching import watchers
 
@@ -103,35 +104,37 @@ class RunEngine:
             LimitExceeded: too many runs are active.
             ThreadBusy: another run is active, and did not end in time where it was to be cancelled.
         """
-        pool, arrived = get_pool(), timezone.now()
-        asked, opened = await pool.run(self._ask, ask)
-        if opened is None:
-            if isawaitable(asked.allowed) and not await asked.allowed:
-                raise PermissionRefused
-            opened = await pool.run(self._open, asked.request)
-        if opened.kind == "busy":
-            opened = await self._supersede(asked.request, opened, arrived)
-        return asked.request, opened
-
-    def _ask(self, ask: Callable[[], Asked]) -> tuple[Asked, Opened | None]:
-        """In a database thread: all at once, unless the verdict has to be awaited."""
-        asked = ask()
-        if isawaitable(asked.allowed):
-            return asked, None
-        if not asked.allowed:
-            raise PermissionRefused
-        return asked, self._open(asked.request)
-
-    def _open(self, request: StartRequest) -> Opened:
-        """In a database thread."""
-        self.slots.take(request.user)
+        taken: list[Any] = []
         opened: Opened | None = None
+
+        def take(user: Any) -> None:
+            self.slots.take(user)
+            taken.append(user)
+
+        def admitted() -> Asked:
+            asked = ask()
+            if not isawaitable(asked.allowed):
+                if not asked.allowed:
+                    raise PermissionRefused
+                take(asked.request.user)
+            return asked
+
         try:
-            opened = stores.ThreadStore().open_run(replace(request, claim=claim(), first_event=first_event))
-            return opened
+            arrived = timezone.now()
+            asked, opened = await get_together().run(
+                admitted, lambda asked: None if isawaitable(asked.allowed) else _open(asked.request)
+            )
+            if opened is None:
+                if isawaitable(asked.allowed) and not await asked.allowed:
+                    raise PermissionRefused
+                take(asked.request.user)
+                opened = await get_pool().run(_open, asked.request)
+            if opened.kind == "busy":
+                opened = await self._supersede(asked.request, opened, arrived)
+            return asked.request, opened
         finally:
-            if opened is None or opened.kind != "created":
-                self.slots.give_back(request.user)
+            if taken and (opened is None or opened.kind != "created"):
+                self.slots.give_back(taken[0])
 
     async def _supersede(self, wanted: StartRequest, opened: Opened, arrived: datetime) -> Opened:
         """Cancel what is in the way, and open once it has ended; never what came later than the request itself."""
@@ -145,7 +148,7 @@ class RunEngine:
                 raise ThreadBusy(extra={"runId": ahead.run_id})
             await self.cancel(ahead.pk, "superseded")
             await self.ended(ahead.pk, left)
-            opened = await get_pool().run(self._open, wanted)
+            opened = await get_pool().run(_open, wanted)
         return opened
 
     def launch(self, entry: Any, run: Run, setup: RunSetup, user: Any) -> None:
@@ -303,6 +306,11 @@ class RunEngine:
         finally:
             subscription.close()
         return True
+
+
+def _open(request: StartRequest) -> Opened:
+    """In a database thread."""
+    return stores.ThreadStore().open_run(replace(request, claim=claim(), first_event=first_event))
 
 
 def _missing(name: str, error: Exception) -> AgentEntry:

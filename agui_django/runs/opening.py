@@ -287,17 +287,15 @@ class Opening:
         if (thread is None or not thread.title) and (text := title(found.new)):
             values["title"] = text
         if thread is None:
-            thread = Thread(
-                scope=self.request.scope,
-                thread_id=self.request.run_input.thread_id,
-                owner=_row(self.request.owner),
-                state=encode(state),
-                state_version=0 if state == {} else 1,
-                created_at=self.now,
-                **values,
-            )
-            sql.insert_row(self.alias, thread)
-            return thread
+            values |= {
+                "scope": self.request.scope,
+                "thread_id": self.request.run_input.thread_id,
+                "owner_id": _key(self.request.owner),
+                "state": encode(state),
+                "state_version": 0 if state == {} else 1,
+                "created_at": self.now,
+            }
+            return sql.create(self.alias, Thread, values)
         if edited:
             values |= {"state": encode(state), "state_version": thread.state_version + 1}
         sql.update(self.alias, Thread, values, id=thread.pk)
@@ -322,29 +320,30 @@ class Opening:
     ) -> Run:
         request, data = self.request, self.data
         stored = data if status is not None else _without_history(data)
-        run = Run(
-            uuid=uid,
-            thread=thread,
-            run_id=request.run_input.run_id,
-            digest=request.run_input.digest,
-            agent=self.policy.name,
-            user=_row(request.user),
-            actor=_row(request.actor),
-            extra=encode(dict(request.extra)),
-            language=request.language[:20],
-            time_zone=request.time_zone[:64],
-            status=status or (Run.Status.RUNNING if request.claim else Run.Status.PENDING),
-            claim=request.claim,
-            started_at=self.now if request.claim else None,
-            created_at=self.now,
-            transport=request.transport,
-            protocol_version=(request.run_input.protocol_version or "")[:20],
-            input=encode(stored),
-            turn=turn,
-            resumed_run=plan.run or request.resumed_run,
-            heartbeat=self.now,
-        )
-        sql.insert_row(self.alias, run, heartbeat=sql.NOW)
+        values = {
+            "uuid": uid,
+            "thread_id": thread.pk,
+            "run_id": request.run_input.run_id,
+            "digest": request.run_input.digest,
+            "agent": self.policy.name,
+            "user_id": _key(request.user),
+            "actor_id": _key(request.actor),
+            "extra": encode(dict(request.extra)),
+            "language": request.language[:20],
+            "time_zone": request.time_zone[:64],
+            "status": status or (Run.Status.RUNNING if request.claim else Run.Status.PENDING),
+            "claim": request.claim,
+            "started_at": self.now if request.claim else None,
+            "created_at": self.now,
+            "transport": request.transport,
+            "protocol_version": (request.run_input.protocol_version or "")[:20],
+            "input": encode(stored),
+            "turn": turn,
+            "resumed_run_id": _key(plan.run or request.resumed_run),
+            "heartbeat": self.now,
+        }
+        run = sql.create(self.alias, Run, values, "heartbeat")
+        run.thread = thread
         return run
 
     def _setup(
@@ -391,6 +390,6 @@ def _without_history(data: Wire) -> Wire:
     return {key: value for key, value in data.items() if key not in ("messages", "state")}
 
 
-def _row(user: Any) -> Any:
-    """A user that can be stored: an anonymous one is nobody."""
-    return user if getattr(user, "pk", None) is not None else None
+def _key(row: Any) -> Any:
+    """The key of what can be stored: an anonymous user is nobody."""
+    return getattr(row, "pk", None)

@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from agui_django.conf import settings
@@ -39,12 +39,8 @@ TAIL, TAIL_BYTES = 2_048, 1 * MB
 ROW, ROW_BYTES = 1_000, 256 * 1024
 
 
-class Recorded(NamedTuple):
-    """One event of the log."""
-
-    seq: int
-    text: str
-    plain: bool
+#: One event of the log: its number, its wire text, whether every client may be sent it unchanged.
+Recorded = tuple[int, str, bool]
 
 
 #: The runs that this process records, by their address.
@@ -99,12 +95,12 @@ class Recorder:
         self.look: Callable[[], Present | None] | None = None
         self._writer = get_writer()
         self._tail: list[Recorded] = []
-        self._tail_bytes = 0
-        self._bytes = self._unstored_bytes = 0
+        #: Bytes of the log, of what is stored of it, of what is not in memory any more.
+        self._bytes = self._stored_bytes = self._dropped_bytes = 0
         if setup.first is not None:
             self.last_seq = self.committed = 1
-            self._tail.append(Recorded(1, setup.first.text, setup.first.plain))
-            self._bytes = self._tail_bytes = len(setup.first.text)
+            self._tail.append((1, setup.first.text, setup.first.plain))
+            self._bytes = self._stored_bytes = len(setup.first.text)
         self._handed = self.last_seq  # number of the last event handed to the writer
         self._max_log = settings.MAX_LOG
         self._interval = settings.FLUSH_INTERVAL
@@ -123,12 +119,18 @@ class Recorder:
         if self.closed or self._ended:
             raise RunClosed
         size = len(text) if text.isascii() else len(text.encode())
-        self._check(size)
-        self.last_seq += 1
-        self._bytes += size
-        self._unstored_bytes += size
-        self._tail_bytes += size
-        self._tail.append(Recorded(self.last_seq, text, plain))
+        total = self._bytes + size
+        seq = self.last_seq + 1
+        if (
+            self._spare is not None
+            or total > self._max_log
+            or seq - self.committed > FLOOD
+            or total - self._stored_bytes > FLOOD_BYTES
+        ):
+            self._check(size)
+        self.last_seq = seq
+        self._bytes = total
+        self._tail.append((seq, text, plain))
         if urgent:
             self._hurry()
         elif not self._waiting_for_tick:
@@ -138,7 +140,7 @@ class Recorder:
     def crowded(self) -> bool:
         """Whether so much is unstored that an emission should wait in `room`."""
         return (
-            self._failing or self.last_seq - self.committed > CROWD or self._unstored_bytes > CROWD_BYTES
+            self._failing or self.last_seq - self.committed > CROWD or self._bytes - self._stored_bytes > CROWD_BYTES
         ) and not self.closed
 
     def room(self) -> Awaitable[None]:
@@ -178,7 +180,7 @@ class Recorder:
         tail, committed = self._tail, self.committed
         if seq >= committed:
             return []
-        if not tail or seq + 1 < (first := tail[0].seq):
+        if not tail or seq + 1 < (first := tail[0][0]):
             return None
         return tail[seq + 1 - first : committed + 1 - first]
 
@@ -246,7 +248,7 @@ class Recorder:
         if self.closed:
             return
         self.committed = last_seq
-        self._unstored_bytes = sum(len(event.text) for event in self._after(last_seq))
+        self._stored_bytes = self._bytes - sum([len(text) for _, text, _ in self._after(last_seq)])
         self._failing = False
         if final:
             self._end()
@@ -282,7 +284,7 @@ class Recorder:
         elif self._bytes + size > self._max_log:
             self._spare = SPARE
             raise LogLimit
-        elif self.last_seq - self.committed >= FLOOD or self._unstored_bytes + size > FLOOD_BYTES:
+        else:
             self._spare = SPARE
             raise AgentFlood
 
@@ -303,19 +305,19 @@ class Recorder:
 
     def _after(self, seq: int) -> list[Recorded]:
         """The tail's events after a number that it reaches back to."""
-        return self._tail[seq + 1 - self._tail[0].seq :] if self._tail else []
+        return self._tail[seq + 1 - self._tail[0][0] :] if self._tail else []
 
     def _trim(self) -> None:
         """Forget what is committed and beyond the tail's size; in large steps, as each copies the list."""
         committed = len(self._tail) - (self.last_seq - self.committed)
-        if committed > 2 * TAIL or self._tail_bytes - self._unstored_bytes > 2 * TAIL_BYTES:
+        if committed > 2 * TAIL or self._stored_bytes - self._dropped_bytes > 2 * TAIL_BYTES:
             drop, size = committed, 0
             while drop and committed - drop < TAIL and size < TAIL_BYTES:
                 drop -= 1
-                size += len(self._tail[drop].text)
+                size += len(self._tail[drop][1])
             # A new list: a follower in another loop's thread may hold the old one.
             self._tail = self._tail[drop:]
-            self._tail_bytes = sum(len(event.text) for event in self._tail)
+            self._dropped_bytes = self._bytes - sum([len(text) for _, text, _ in self._tail])
 
     def _end(self) -> None:
         self.closed = True
@@ -357,16 +359,20 @@ def _settle(waiter: asyncio.Future[bool] | None, value: bool) -> None:
 
 def _rows(events: list[Recorded]) -> Iterator[Row]:
     """Events as rows of bounded size."""
+    if len(events) <= ROW and sum([len(text) for _, text, _ in events]) <= ROW_BYTES:
+        if events:
+            yield _row(events)
+        return
     start = size = 0
-    for position, event in enumerate(events):
-        if position > start and (position - start >= ROW or size + len(event.text) > ROW_BYTES):
+    for position, (_, text, _plain) in enumerate(events):
+        if position > start and (position - start >= ROW or size + len(text) > ROW_BYTES):
             yield _row(events[start:position])
             start, size = position, 0
-        size += len(event.text)
+        size += len(text)
     if start < len(events):
         yield _row(events[start:])
 
 
 def _row(events: list[Recorded]) -> Row:
-    plain = all(event.plain for event in events)
-    return Row(events[0].seq, events[-1].seq, "\n".join([event.text for event in events]), plain)
+    plain = False not in [plain for _, _, plain in events]
+    return Row(events[0][0], events[-1][0], "\n".join([text for _, text, _ in events]), plain)

@@ -136,9 +136,10 @@ class Writer:
         batches = [item for item in items if item.closing is None]
         if batches:
             self._flush(batches)
-        for item in items:
-            if item.closing is not None:
-                self._close(item, item.closing)
+        endings = [(item, item.closing) for item in items if item.closing is not None]
+        if not self._close_together(endings):
+            for item, closing in endings:
+                self._close(item, closing)
 
     def _flush(self, items: list[Item]) -> None:
         try:
@@ -189,6 +190,27 @@ class Writer:
                 rows = Run.objects.using(self.pool.alias).filter(uuid__in=wanted, **mine)
                 held.update(rows.values_list("uuid", flat=True))
         return held
+
+    def _close_together(self, endings: list[tuple[Item, Closing]]) -> bool:
+        """Close several runs in one transaction; False, with nothing written, where that does not go at once."""
+        from agui_django.runs import closing as closings
+
+        if len(endings) < 2:
+            return False
+        # Threads are locked in one order by everybody who locks several.
+        endings = sorted(endings, key=lambda ending: ending[0].recorder.ledger.thread)
+        try:
+            with transaction.atomic(using=self.pool.alias):
+                for item, closing in endings:
+                    recorder = item.recorder
+                    closings.close_here(
+                        recorder.uuid, recorder.claim, recorder.ledger, item.rows, item.last_seq, closing
+                    )
+        except Exception:
+            logger.debug("Runs are closed one by one", exc_info=True)
+            return False
+        self._tell([item for item, _ in endings], {item.recorder.uuid for item, _ in endings})
+        return True
 
     def _close(self, item: Item, closing: Closing) -> None:
         from agui_django.runs import closing as closings

@@ -25,8 +25,8 @@ class _Lane(Executor):
         self._executor = ThreadPoolExecutor(1, "agui-requests")
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Queue a job."""
-        return self._executor.submit(fn, *args, **kwargs)
+        """Queue a job; what it opened is closed behind it."""
+        return self._executor.submit(_closing, fn, *args, **kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """One request ends; the others go on."""
@@ -36,22 +36,26 @@ _lane: _Lane | None = None
 
 
 def release_request_thread() -> None:
-    """Let the request's thread end, with its connections; call in the request's context.
-
-    Harmless when repeated: the second call closes what the shared thread has opened for this request meanwhile.
-    """
+    """Let the request's thread end, with its connections; call in the request's context. Harmless when repeated."""
     context = SyncToAsync.thread_sensitive_context.get(None)
     if context is None:
         return
     held = SyncToAsync.context_to_thread_executor.get(context)
     lane = _shared()
     if held is lane:
-        lane.submit(connections.close_all)
         return
     SyncToAsync.context_to_thread_executor[context] = lane
     if held is not None:
         held.submit(connections.close_all)
         held.shutdown(wait=False)
+
+
+def _closing(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return fn(*args, **kwargs)
+    finally:
+        for connection in connections.all(initialized_only=True):
+            connection.close()
 
 
 def _shared() -> _Lane:

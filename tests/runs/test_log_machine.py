@@ -202,8 +202,8 @@ class Log(RuleBasedStateMachine):
         seen = len(self.shown)
         tail = self.recorder.tail_from(seen)
         assert tail is not None
-        assert [event.seq for event in tail] == list(range(seen + 1, seen + 1 + len(tail)))
-        self.shown += [event.text for event in tail]
+        assert [seq for seq, _, _ in tail] == list(range(seen + 1, seen + 1 + len(tail)))
+        self.shown += [text for _, text, _ in tail]
         stored = self.log()
         assert stored[: len(self.shown)] == self.shown
         assert stored == [encode(event) for event in self.events[: len(stored)]]

@@ -133,11 +133,11 @@ async def test_nothing_is_shown_before_its_commit(given: Given) -> None:
     log.append(custom(3), plain=True)
     await asyncio.sleep(0.1)  # longer than the flush interval: the writer is held, so nothing may appear
     assert log.committed == 1
-    assert [event.seq for event in log.tail_from(0) or []] == [1]
+    assert [seq for seq, _, _ in log.tail_from(0) or []] == [1]
     gate.set()
     async with asyncio.timeout(SOON):
         await log.flush()
-    assert [event.text for event in log.tail_from(1) or []] == [custom(2), custom(3)]
+    assert [text for _, text, _ in log.tail_from(1) or []] == [custom(2), custom(3)]
     assert await count(start.run) == 3
     assert await log.close(closing(start))
 
@@ -154,7 +154,7 @@ async def test_followers_wake_once_a_commit_made_something_visible(given: Given)
         await asyncio.sleep(0)
         log.append(custom(1), plain=False)
     assert [watcher.result() for watcher in watchers] == [True, True, True]
-    assert [(event.seq, event.plain) for event in log.tail_from(0) or []] == [(1, False)]
+    assert [(seq, plain) for seq, _, plain in log.tail_from(0) or []] == [(1, False)]
     assert told == [log.uuid]
     assert await log.wait(0, SOON) is True
     assert await log.close(closing(start))
@@ -415,7 +415,7 @@ async def test_the_tail_is_bounded_and_rows_have_the_rest(given: Given) -> None:
         await log.flush()
     assert len(log._tail) <= 3 * recorders.TAIL
     assert log.tail_from(0) is None
-    assert [event.seq for event in log.tail_from(total - 3) or []] == [total - 2, total - 1, total]
+    assert [seq for seq, _, _ in log.tail_from(total - 3) or []] == [total - 2, total - 1, total]
     assert log.tail_from(total) == []
     assert await count(start.run) == total
     assert await log.close(closing(start))

@@ -61,6 +61,37 @@ def test_a_row_is_inserted_as_save_would(given: Given, number: int) -> None:
     assert ours == values(model, sample.pk)
 
 
+@pytest.mark.parametrize("number", range(6))
+def test_a_row_is_made_with_its_instance(given: Given, number: int) -> None:
+    sample = samples(given)[number]
+    model = type(sample)
+    sent = {name: value for name, value in sample.__dict__.items() if name not in ("_state", "id", "uuid")}
+    if isinstance(sample, Run):
+        sent["uuid"] = uuid.uuid4()
+    made = sql.create(database_alias(), model, sent)
+    assert (made._state.adding, made._state.db) == (False, database_alias())
+    stored = model._default_manager.get(pk=made.pk)
+    columns = [field.attname for field in model._meta.concrete_fields]
+    assert {name: getattr(made, name) for name in columns} == {name: getattr(stored, name) for name in columns}
+    assert {name: getattr(stored, name) for name in sent} == sent
+
+
+def test_what_is_left_out_is_what_save_would_write(given: Given) -> None:
+    thread = sql.create(database_alias(), Thread, {"scope": "s", "thread_id": "t", "agent": "x"})
+    same = Thread(scope="s", thread_id="u", agent="x")
+    same.save()
+    differ = {"thread_id", "created_at", "updated_at"}
+    assert {n: v for n, v in values(Thread, thread.pk).items() if n not in differ} == {
+        n: v for n, v in values(Thread, same.pk).items() if n not in differ
+    }
+    assert (thread.state, thread.archived, thread.owner) == ("{}", False, None)
+    sent = {"thread_id": thread.pk, "run_id": "r", "digest": "d", "agent": "x", "input": "{}", "turn": "t"}
+    run = sql.create(database_alias(), Run, {**sent, "heartbeat": MOMENT}, "heartbeat")
+    assert run.heartbeat == MOMENT
+    assert abs(Run.objects.get(pk=run.pk).heartbeat - timezone.now()) < timedelta(minutes=1)
+    assert run.thread == thread
+
+
 def test_rows_take_the_defaults_of_what_they_leave_out(given: Given) -> None:
     thread = Thread.objects.create(scope="s", thread_id="t", agent="x")
     rows = [
