@@ -178,7 +178,8 @@ class Soak:
     async def live(self, seconds: float, seed: int) -> tuple[Counter[str], list[str]]:
         """Let the clients be; gives what they did, and what was wrong."""
         did: Counter[str] = Counter()
-        limits = httpx.Limits(max_connections=2 * THREADS, max_keepalive_connections=THREADS)
+        # Shorter than the five seconds of uvicorn: a connection that it closes just then would look like a fault.
+        limits = httpx.Limits(max_connections=2 * THREADS, keepalive_expiry=2)
         headers = {"Authorization": "Token demo-ada"}
         async with httpx.AsyncClient(headers=headers, limits=limits, timeout=90) as http:
             urls = [server.base_url for server in self.servers]
