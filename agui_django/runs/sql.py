@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -72,6 +72,33 @@ def insert(alias: str, model: type[models.Model], rows: Sequence[Mapping[str, An
         some = rows[start : start + ROWS]
         made = _insert(table, tuple(some[0]), clock, len(some))
         execute(connection, made.statement, [value for row in some for value in made.params(row)])
+
+
+def can_insert_under(alias: str) -> bool:
+    """Whether the database does what `insert_under` does in one statement."""
+    return connections[alias].vendor in ("sqlite", "postgresql")
+
+
+def insert_under(
+    alias: str, model: type[models.Model], rows: Sequence[Mapping[str, Any]], parent: str, **where: Any
+) -> int:
+    """Insert those of at most `ROWS` rows whose parent row is as it must be, and lock that until the commit.
+
+    Args:
+        alias: the database.
+        model: whose table.
+        rows: as for `insert`, with all columns.
+        parent: the foreign key to the parent row.
+        where: what the parent's columns must be.
+
+    Returns:
+        How many were inserted.
+    """
+    connection = connections[alias]
+    made = _insert_under(model, alias, connection.vendor, tuple(rows[0]), len(rows), parent, tuple(where))
+    params = [made.table.param(name, value) for row in rows for name, value in row.items()]
+    params += [made.parents.param(name, value) for name, value in where.items()]
+    return int(execute(connection, made.statement, params).rowcount)
 
 
 def insert_row(alias: str, row: models.Model, **by_clock: Clock) -> None:
@@ -244,6 +271,42 @@ def _insert(
     table: _Table, given: tuple[str, ...], clock: frozenset[str], rows: int, returning: bool = False
 ) -> _Insert:
     return _Insert(table, frozenset(given), clock, rows, returning)
+
+
+class _Under(NamedTuple):
+    table: _Table
+    parents: _Table
+    statement: str
+
+
+@cache
+def _insert_under(
+    model: type[models.Model],
+    alias: str,
+    vendor: str,
+    given: tuple[str, ...],
+    rows: int,
+    parent: str,
+    where: tuple[str, ...],
+) -> _Under:
+    key = model._meta.get_field(parent)
+    assert isinstance(key, models.ForeignKey)  # noqa: S101 - a mistake of ours, seen by the first call
+    table, parents = _table(model, alias, vendor), _table(key.related_model, alias, vendor)
+    fields = {field.attname: field for field in model._meta.concrete_fields}
+    cast = "::{}" if vendor == "postgresql" else ""
+    one = ", ".join([f"%s{cast.format(fields[name].db_type(connections[alias]))}" for name in given])
+    columns = ", ".join([table.columns[name] for name in given])
+    chosen = ", ".join([f"v.{table.columns[name]}" for name in given])
+    tests = " AND ".join([f"p.{parents.columns[name]} = %s" for name in where])
+    lock = " FOR NO KEY UPDATE OF p" if vendor == "postgresql" else ""
+    return _Under(
+        table,
+        parents,
+        # INSERT comes first: the sqlite3 module counts the rows of such statements only.
+        f"INSERT INTO {table.name} ({columns}) "  # noqa: S608 - our names
+        f"WITH v ({columns}) AS (VALUES {', '.join([f'({one})'] * rows)}) SELECT {chosen} FROM v "
+        f"JOIN {parents.name} p ON p.{parents.key} = v.{table.columns[key.attname]} WHERE {tests}{lock}",
+    )
 
 
 @cache

@@ -1,7 +1,7 @@
 """The process's group commit: one thread, one connection, one transaction for all runs that are due.
 
-Law: an event is shown only after its commit, and a run that was taken away gets not one row more: every transaction
-begins with the fence, an update of exactly the runs that this process still holds.
+Law: an event is shown only after its commit, and a run that was taken away gets not one row more: nothing is written
+but behind the fence, which finds (and locks) exactly the runs that this process still holds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from django.db import DatabaseError, Error, IntegrityError, InterfaceError, OperationalError, transaction
@@ -75,7 +75,7 @@ class Writer:
     # ---- from the loops -------------------------------------------------------------------------------------------
 
     def register(self, recorder: Recorder) -> None:
-        """Keep a run alive: its heartbeat is written when its log is quiet."""
+        """Keep a run alive: its heartbeat is written from now on."""
         with self._lock:
             self._recorders[recorder] = time.monotonic()
             if self._clock is None:
@@ -158,10 +158,25 @@ class Writer:
             self._tell(items, held)
 
     def _flush_together(self, items: list[Item]) -> set[UUID]:
+        from agui_django.models import Run, RunEvents
+
+        found = [item.recorder for item in items]
+        rows = row_values(items)
+        if 0 < len(rows) <= sql.ROWS and self._beaten(found) and sql.can_insert_under(self.pool.alias):
+            # The fence is part of the statement, and the statement is the transaction.
+            mine = {"claim": found[0].claim, "status": Run.Status.RUNNING}
+            if sql.insert_under(self.pool.alias, RunEvents, rows, "run", **mine) == len(rows):
+                return {recorder.uuid for recorder in found}
+            return self._held([recorder.uuid for recorder in found], mine)
         with transaction.atomic(using=self.pool.alias):
-            held = self._fence([item.recorder for item in items])
-            insert(self.pool.alias, [item for item in items if item.recorder.uuid in held])
+            held = self._fence(found)
+            sql.insert(self.pool.alias, RunEvents, row_values([item for item in items if item.recorder.uuid in held]))
         return held
+
+    def _beaten(self, found: list[Recorder]) -> bool:
+        """Whether these runs share a claim, and none needs a heartbeat."""
+        since = time.monotonic() - settings.LEASE / 6
+        return all(self._recorders.get(each, 0.0) > since and each.claim == found[0].claim for each in found)
 
     def _flush_alone(self, item: Item) -> None:
         try:
@@ -187,9 +202,18 @@ class Writer:
             if sql.update(self.pool.alias, Run, {"heartbeat": sql.NOW}, uuid=wanted, **mine) == len(wanted):
                 held.update(wanted)
             else:
-                rows = Run.objects.using(self.pool.alias).filter(uuid__in=wanted, **mine)
-                held.update(rows.values_list("uuid", flat=True))
+                held |= self._held(wanted, mine)
+        now = time.monotonic()
+        for recorder in found:
+            if recorder.uuid in held and recorder in self._recorders:
+                self._recorders[recorder] = now
         return held
+
+    def _held(self, wanted: list[UUID], mine: dict[str, Any]) -> set[UUID]:
+        from agui_django.models import Run
+
+        rows = Run.objects.using(self.pool.alias).filter(uuid__in=wanted, **mine)
+        return set(rows.values_list("uuid", flat=True))
 
     def _close_together(self, endings: list[tuple[Item, Closing]]) -> bool:
         """Close several runs in one transaction; False, with nothing written, where that does not go at once."""
@@ -250,13 +274,9 @@ class Writer:
 
     def _tell(self, items: list[Item], held: set[UUID]) -> None:
         """After a commit: once per loop."""
-        now = time.monotonic()
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Item, bool]]] = {}
         for item in items:
-            ours = item.recorder.uuid in held
-            if ours and item.recorder in self._recorders:
-                self._recorders[item.recorder] = now
-            by_loop.setdefault(item.recorder.loop, []).append((item, ours))
+            by_loop.setdefault(item.recorder.loop, []).append((item, item.recorder.uuid in held))
         for loop, told in by_loop.items():
             _call(loop, _deliver, told)
 
@@ -298,21 +318,14 @@ class Writer:
         except Error as error:
             logger.warning("Heartbeats cannot be written, trying again: %s", error)
             return
-        now = time.monotonic()
         for recorder in quiet:
             if recorder.uuid not in held:
                 _call(recorder.loop, _taken, recorder)
-            elif recorder in self._recorders:
-                self._recorders[recorder] = now
 
 
-def insert(alias: str, items: Iterable[Item]) -> None:
-    """Store the rows of several runs in one statement."""
-    from agui_django.models import RunEvents
-
-    sql.insert(
-        alias, RunEvents, [{"run_id": item.recorder.uuid, **row._asdict()} for item in items for row in item.rows]
-    )
+def row_values(items: Iterable[Item]) -> list[dict[str, Any]]:
+    """The rows of several runs, column by column."""
+    return [{"run_id": item.recorder.uuid, **row._asdict()} for item in items for row in item.rows]
 
 
 def missing(alias: str, item: Item) -> list[Row]:

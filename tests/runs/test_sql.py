@@ -119,3 +119,21 @@ def test_an_update_says_how_many_rows_it_met(given: Given) -> None:
     assert sql.update(alias, Thread, {"input_tokens": sql.Plus(7), "title": "%s"}, id=thread.pk) == 1
     thread.refresh_from_db()
     assert (thread.input_tokens, thread.title) == (12, "%s")
+
+
+def test_rows_are_inserted_under_a_parent_that_is_as_it_must_be(given: Given) -> None:
+    alias = database_alias()
+    thread = Thread.objects.create(scope="s", thread_id="t", agent="x")
+    common = {"thread": thread, "digest": "d", "agent": "x", "input": "{}", "turn": "t"}
+    runs = [Run.objects.create(run_id=f"r{n}", status="finished", claim=f"c{n}", **common) for n in (1, 2)]
+
+    def row(run: Run, seq: int, plain: bool = True) -> dict[str, Any]:
+        return {"run_id": run.pk, "first_seq": seq, "last_seq": seq + 1, "text": "'%s\u00fc\n?", "plain": plain}
+
+    assert sql.can_insert_under(alias)
+    rows = [row(runs[0], 1), row(runs[1], 1), row(runs[0], 3, plain=False)]
+    assert sql.insert_under(alias, RunEvents, rows, "run", claim="c1", status=Run.Status.FINISHED) == 2
+    assert sql.insert_under(alias, RunEvents, [row(runs[0], 5)], "run", claim="c1", status=Run.Status.RUNNING) == 0
+    assert sql.insert_under(alias, RunEvents, [row(runs[1], 5)], "run", claim="c1", status=Run.Status.FINISHED) == 0
+    stored = RunEvents.objects.order_by("first_seq").values("run_id", "first_seq", "last_seq", "text", "plain")
+    assert list(stored) == [rows[0], rows[2]]
