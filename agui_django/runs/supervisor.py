@@ -154,6 +154,8 @@ def _begin_drain(number: int) -> None:
 async def _drain_and_stop(number: int) -> None:
     try:
         await drain(settings.GRACE)
+        # A server that stops its loop at once leaves pending tasks to the interpreter's last collection.
+        await _end(_ours(_here().services))
     finally:
         _stop_now(_here(), number)
 
@@ -200,12 +202,17 @@ async def settle(seconds: float = 20.0) -> None:
     quiet = await _wait(seconds)
     stuck = _ours(state.tasks)
     rest = stuck + _ours(state.services)
-    for task in rest:
-        task.cancel()
-    if rest:
-        await asyncio.wait(rest, timeout=5.0)
+    await _end(rest)
     if not quiet:
         raise TimeoutError(f"still running: {sorted(task.get_name() for task in stuck)}")
+
+
+async def _end(tasks: list[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and wait until they have heard of it."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=5.0)
 
 
 async def _wait(seconds: float) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 from uuid import UUID
+from weakref import WeakSet
 
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.utils import translation
@@ -46,6 +47,9 @@ logger = logging.getLogger("agui_django.request")
 #: Seconds in which a socket that brought no login with its handshake has to send one.
 AUTH_SECONDS = 10.0
 
+#: Seconds that a client has to answer the close of a process that is going away.
+GOODBYE = 2.0
+
 #: Stops that may be under way for one socket.
 STOPS = 4
 
@@ -55,6 +59,10 @@ BURST = 64
 NORMAL = 1000
 
 _SECOND = "This socket carries a stream already."
+
+
+#: The sockets of this process.
+_sockets: WeakSet[AgUiConsumer] = WeakSet()
 
 
 class Gone(Exception):
@@ -71,6 +79,7 @@ class AgUiConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self._closing = False
         self._entered = False
+        self._gone = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
         self._legacy = self._cursors = False
         #: The thread that this socket is about, once a frame has named it.
@@ -99,6 +108,7 @@ class AgUiConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         if language := self._handshake.language():
             translation.activate(language)
         await self.accept(subprotocol=self._handshake.subprotocol)
+        _sockets.add(self)
         try:
             query = self._handshake.request
             self._legacy = requests.wants_legacy(query)
@@ -136,6 +146,7 @@ class AgUiConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     async def disconnect(self, code: int) -> None:
         """The client has gone: the run goes on or not as the agent's ``ON_DISCONNECT`` says."""
         self._closing = True
+        self._gone.set()
         self._silence()
         if self._stream is not None:
             self._stream.cancel()
@@ -198,7 +209,10 @@ class AgUiConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             return
         if self._second is not None:
             await self._refuse(self._second)
-        elif not ended:
+        elif ended:
+            if supervisor.draining():
+                await self.go_away()
+        else:
             # A stream that ends without its terminal event is truncated; the code says whether to come back for more.
             cut = Draining() if supervisor.draining() else AgUiError()
             await self._shut(NORMAL if stream.ends else cut.close_code)
@@ -349,7 +363,23 @@ class AgUiConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         logger.error("WebSocket %s failed, reference %s", path, reference, exc_info=error)
         return requests.hidden(error, reference)
 
+    async def go_away(self) -> None:
+        """The process is going away: close, unless a stream is under way."""
+        if not self._busy and not self._closing:
+            await self._shut(Draining().close_code, Draining().code)
+            # The server is about to stop: a consumer that is still to hear of its end would be cut in the middle.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._gone.wait(), GOODBYE)
+
     async def _shut(self, code: int, reason: str = "") -> None:
         self._closing = True
         with contextlib.suppress(Exception):  # closed meanwhile; each server has its own exception
             await self.close(code=code, reason=reason or None)
+
+
+def _close_idle() -> None:
+    for socket in list(_sockets):
+        supervisor.start(socket.go_away(), name="agui socket drain")
+
+
+supervisor.on_drain.append(_close_idle)
