@@ -15,28 +15,26 @@ const answers = (page) => page.locator(".message.assistant .text").allTextConten
 const idle = (page) => page.waitForFunction(() => document.body.dataset.busy === "false");
 const shoot = (page, name) => folder && page.screenshot({ path: `${folder}/${name}.png` });
 
-async function ask(page, agent, text) {
+// For answers that may be over before anybody could see that the page was busy.
+async function say(page, agent, text) {
   if (agent) await page.selectOption("#agent", agent);
   await page.fill("#prompt", text);
   await page.press("#prompt", "Enter");
-  await page.locator("body[data-busy=true]").waitFor();
 }
 
-// For answers that may be over before anybody could see that the page was busy.
-async function say(page, agent, text) {
-  await page.selectOption("#agent", agent);
-  await page.fill("#prompt", text);
-  await page.press("#prompt", "Enter");
+async function ask(page, agent, text) {
+  await say(page, agent, text);
+  await page.locator("body[data-busy=true]").waitFor();
 }
 
 const SCENARIOS = {
   async chat(page) {
-    await ask(page, "echo", "Hello **there** & <b>you</b>");
+    await say(page, "echo", "Hello **there** & <b>you</b>");
     await page.locator(".run-end.finished").waitFor();
     assert.deepEqual(await page.locator(".bubble").allTextContents(), ["Hello **there** & <b>you</b>"]);
     assert.deepEqual(await answers(page), ["You said: Hello there & <b>you</b>"]);
     assert.equal(await page.locator(".message.assistant strong").textContent(), "there");
-    await ask(page, null, "And again");
+    await say(page, null, "And again");
     await page.getByText("You said: And again").waitFor();
     await idle(page);
 
@@ -158,7 +156,7 @@ const SCENARIOS = {
   },
 
   async refund(page) {
-    await ask(page, "refund", "My teapot arrived broken");
+    await say(page, "refund", "My teapot arrived broken");
     const form = page.locator(".questions");
     await form.waitFor();
     assert.equal(await page.locator("#prompt").isDisabled(), true);
@@ -176,7 +174,7 @@ const SCENARIOS = {
     const approved = await thread(page);
 
     await page.click("#new");
-    await ask(page, "refund", "And the cup");
+    await say(page, "refund", "And the cup");
     await form.waitFor();
     await page.getByRole("button", { name: "Decline" }).click();
     await page.getByText("All right, nothing was refunded.").waitFor();
@@ -195,13 +193,13 @@ const SCENARIOS = {
   },
 
   async failure(page) {
-    await ask(page, "script", '[{"type": "CUSTOM", "name": "a", "value": 1}, {"$raise": "ValueError: secret thing"}]');
+    await say(page, "script", '[{"type": "CUSTOM", "name": "a", "value": 1}, {"$raise": "ValueError: secret thing"}]');
     await page.locator("#notice.error").waitFor();
     const notice = await page.locator("#notice").textContent();
     assert.match(notice, /agent_exception/);
     assert.doesNotMatch(await page.content(), /ValueError: secret thing(?!&quot;|")/);
     await page.click("#new");
-    await ask(page, "script", "no script");
+    await say(page, "script", "no script");
     await page.getByText("A script is a JSON list of events").waitFor();
     return { notice };
   },
@@ -212,7 +210,7 @@ const SCENARIOS = {
     const first = await thread(page);
     await page.click("#new");
     assert.equal(await page.locator(".message").count(), 0);
-    await ask(page, "echo", "Meanwhile");
+    await say(page, "echo", "Meanwhile");
     await page.getByText("You said: Meanwhile").waitFor();
     await idle(page);
     await page.locator("#threads a", { hasText: "A long one" }).click();
@@ -322,7 +320,7 @@ const SCENARIOS = {
     await shoot(page, "dark-runs");
     await page.click("#new");
     await shoot(page, "dark-empty");
-    await ask(page, "refund", "My teapot arrived broken");
+    await say(page, "refund", "My teapot arrived broken");
     await page.locator(".questions").waitFor();
     await page.click("#tab-state");
     await shoot(page, "dark-refund");
