@@ -40,6 +40,8 @@ Batches = AsyncIterator[Sequence[Frame]]
 
 #: Rows read at once, and the characters after which a read ends early: what a reader of a long log holds in memory.
 ROWS, CHARACTERS = 256, 4 * 1024 * 1024
+#: From this many events on the first row of an ended run's log is sent before the rest is read.
+LONG = 1_000
 
 
 class Follow:
@@ -57,7 +59,7 @@ class Follow:
 
     def __init__(self, run: UUID, after: int = 0, *, legacy: bool = False, last: int | None = None) -> None:
         """Nothing is read before the first batch is asked for."""
-        self.cursor = after
+        self.cursor = self._after = after
         self._run = run
         self._legacy = legacy
         self._last = last
@@ -135,7 +137,8 @@ class Follow:
 
     async def _read(self) -> Sequence[Entry] | None:
         """A read of rows: entries, [] where there are none yet, None where there will be none."""
-        entries = await sharing.read(read_entries, self._run, self.cursor)
+        begins = self.cursor == self._after and self._last is not None and self._last - self.cursor > LONG
+        entries = await sharing.read(read_entries, self._run, self.cursor, 1 if begins else ROWS)
         if entries or self._last is not None:
             return entries or None
         last = await sharing.read(read_end, self._run)
@@ -150,8 +153,8 @@ def follow(run: UUID, after: int = 0, *, legacy: bool = False, last: int | None 
     return Follow(run, after, legacy=legacy, last=last)
 
 
-def read_entries(run: UUID, after: int) -> list[Entry]:
-    """Stored events of a run after a number, in order: all, or as many as are read at once. In a database thread."""
+def read_entries(run: UUID, after: int, limit: int = ROWS) -> list[Entry]:
+    """Stored events of a run after a number, in order: all, or those of as many rows. In a database thread."""
     rows = RunEvents.objects.using(database_alias()).filter(run=run).order_by("first_seq")
     if after:
         # The batch that holds the next event is found by the index: the rest of a long log is not looked at.
@@ -159,7 +162,7 @@ def read_entries(run: UUID, after: int) -> list[Entry]:
         rows = rows.filter(Q(first_seq__gt=after + 1) | Q(first_seq=Subquery(before.values("first_seq")[:1])))
     entries: list[Entry] = []
     size = 0
-    for first_seq, text, plain in rows.values_list("first_seq", "text", "plain")[:ROWS]:
+    for first_seq, text, plain in rows.values_list("first_seq", "text", "plain")[:limit]:
         entries += [(first_seq + n, line, plain) for n, line in enumerate(text.split("\n"))]
         size += len(text)
         if size > CHARACTERS:
