@@ -246,7 +246,6 @@ def test_default_is_asked_first() -> None:
     ("value", "path"),
     [({"a": [0, object()]}, "/a/1"), ({"a/b": {"~": {1}}}, "/a~1b/~0"), ({"a": {1: 2}}, "/a"), (b"x", ""),
      ([datetime.time(1, tzinfo=datetime.UTC)], "/0")],
-    ids=repr,
 )  # fmt: skip
 def test_clean_names_the_place_of_what_is_not_json(value: Any, path: str) -> None:
     with pytest.raises(NotJson) as caught:

@@ -199,7 +199,7 @@ async def test_any_other_exception(error: BaseException):
     assert result.said == ["half"]
 
 
-@pytest.mark.parametrize("value", [object(), float("nan"), {1: 2}, {"a": {2}}], ids=repr)
+@pytest.mark.parametrize("value", [object(), float("nan"), {1: 2}, {"a": {2}}], ids=["object", "nan", "key", "set"])
 async def test_a_result_that_is_not_json(value: Any):
     async def agent(run: RunContext) -> Any:
         return value
