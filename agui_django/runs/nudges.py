@@ -27,7 +27,7 @@ MANY = 500
 
 def group(kind: str, name: object) -> str:
     """The group of a ``key`` or a ``process``: hashed, as layers take few characters and sites may share a Redis."""
-    return f"agui-{salted_hmac('agui_django.relay', f'{kind}:{name}').hexdigest()}"
+    return "agui-" + salted_hmac("agui_django.relay", f"{kind}:{name}", algorithm="sha256").hexdigest()
 
 
 def written(key: Key) -> str:

@@ -121,7 +121,11 @@ class DjangoTasksRunner(Runner):
             _django_task()
         except ImportError:
             return "there is no django.tasks before Django 6.0, and django-tasks is not installed."
-        return "" if getattr(django_settings, "TASKS", None) else "TASKS names no backend that has workers."
+        chosen = (getattr(django_settings, "TASKS", None) or {}).values()
+        at_once = (".ImmediateBackend", ".DummyBackend")  # Django's default, and the one for tests
+        if all(str(backend.get("BACKEND", "")).endswith(at_once) for backend in chosen):
+            return "TASKS names no backend that has workers."
+        return ""
 
     def submit(self, run_uuid: str) -> None:
         """Enqueue the task."""
