@@ -1,4 +1,4 @@
-"""What is stored: threads, runs, their logs, messages, state versions and interrupts.
+"""What is stored: threads, runs, their logs, messages, state versions, interrupts, attachments and feedback.
 
 Wire values are text (jsonb loses key order and large numbers); what is searched or listed has its own plain column.
 No business logic here: every change goes through `runs.store.ThreadStore`.
@@ -44,6 +44,15 @@ class Thread(models.Model):
     output_tokens = models.PositiveBigIntegerField(default=0)
     last_words = models.CharField(max_length=200, blank=True, help_text="Start of the latest text message.")
     metadata = models.TextField(default="{}")
+    forked_from = models.ForeignKey(
+        "self",
+        on_delete=models.SET_NULL,
+        null=True,
+        blank=True,
+        db_index=False,
+        related_name="forks",
+        help_text="The thread whose history this one began with.",
+    )
     created_at = models.DateTimeField(default=timezone.now, editable=False)
     updated_at = models.DateTimeField(default=timezone.now)
 
@@ -58,6 +67,7 @@ class Thread(models.Model):
         indexes: ClassVar = [
             models.Index(fields=["owner", "-updated_at"], name="agui_thread_owner"),
             models.Index(fields=["-updated_at"], name="agui_thread_updated"),
+            models.Index(fields=["forked_from"], name="agui_thread_forked", condition=Q(forked_from__isnull=False)),
         ]
 
     def __str__(self) -> str:
@@ -382,3 +392,63 @@ class Interrupt(models.Model):
     def expired(self) -> bool:
         """Whether it can no longer be answered."""
         return self.expires_at is not None and self.expires_at <= timezone.now()
+
+
+class Attachment(models.Model):
+    """A file of a message, kept in the site's file storage; the message's wire text refers to it by its address."""
+
+    uuid = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False, help_text="The file's address.")
+    thread = models.ForeignKey(Thread, on_delete=models.CASCADE, related_name="attachments")
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
+    )
+    name = models.CharField(max_length=ID_LENGTH, help_text="Where the storage keeps it.")
+    title = models.CharField(max_length=ID_LENGTH, blank=True, help_text="The file name that the client gave.")
+    media_type = models.CharField(max_length=ID_LENGTH)
+    size = models.PositiveBigIntegerField(help_text="Bytes.")
+    digest = models.CharField(max_length=64, help_text="SHA-256 of the bytes.")
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    class Meta:
+        """The same bytes are kept once per thread."""
+
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["thread", "digest", "media_type"], name="agui_attachment_once"),
+        ]
+
+    def __str__(self) -> str:
+        """Name the row in logs and lists; never with what users wrote."""
+        return f"attachment {self.uuid}"
+
+
+class Feedback(models.Model):
+    """What a user thinks of a message."""
+
+    class Rating(models.IntegerChoices):
+        """A thumb."""
+
+        DOWN = -1
+        NONE = 0
+        UP = 1
+
+    thread = models.ForeignKey(Thread, on_delete=models.CASCADE, related_name="feedback")
+    message = models.ForeignKey(Message, on_delete=models.CASCADE, related_name="feedback")
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
+    )
+    rating = models.SmallIntegerField(choices=Rating.choices, default=Rating.NONE)
+    text = models.TextField(blank=True)
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+    updated_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        """One opinion per user and message; a new one replaces it."""
+
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["message", "user"], name="agui_feedback_once"),
+        ]
+        indexes: ClassVar = [models.Index(fields=["-created_at"], name="agui_feedback_created")]
+
+    def __str__(self) -> str:
+        """Name the row in logs and lists; never with what users wrote."""
+        return f"feedback {self.pk}"
