@@ -144,6 +144,15 @@ class AccessPolicy:
         """Whether a user may answer a question: its permission, where the agent asked for one."""
         return not interrupt.permission or bool(user.has_perm(interrupt.permission))
 
+    def beyond_scope(self, user: Any, permission: str) -> bool:
+        """Whether a user may do something to what lies outside their scope: staff who hold the permission.
+
+        Args:
+            user: the caller.
+            permission: of the model that it is done to, such as ``"agui_django.view_thread"``.
+        """
+        return bool(getattr(user, "is_staff", False) and user.has_perm(permission))
+
     def run_context(self, request: HttpRequest) -> Mapping[str, Any]:
         """Plain JSON to store with a run as ``run.extra``: the tenant, say. An agent never sees the request."""
         return {}

@@ -80,6 +80,10 @@ class UnsupportedVersion(InvalidInput):
     """This major version of the protocol is not spoken here."""
 
 
+class InvalidCursor(RequestError):
+    """The cursor is not one of ours."""
+
+
 class UnsupportedMediaType(RequestError):
     """Only application/json bodies are read."""
 
@@ -110,6 +114,10 @@ class ThreadBusy(RequestError):
 
 class LimitExceeded(RequestError):
     """Too many runs are active; try again later."""
+
+
+class RateExceeded(LimitExceeded):
+    """Too many requests; try again later."""
 
 
 class Draining(RequestError):
@@ -261,6 +269,7 @@ TABLE: dict[type[AgUiError], Answer] = {
     InvalidJson: Answer("invalid_json", 400, 4400),
     InvalidInput: Answer("invalid_input", 422, 4422),
     UnsupportedVersion: Answer("unsupported_version", 422, 4422),
+    InvalidCursor: Answer("invalid_cursor", 400, 4400),
     UnsupportedMediaType: Answer("unsupported_media_type", 415, 4415),
     BodyTooLarge: Answer("body_too_large", 413, 4413),
     NotAuthenticated: Answer("not_authenticated", 401, 4401),
@@ -269,6 +278,7 @@ TABLE: dict[type[AgUiError], Answer] = {
     NotFound: Answer("not_found", 404, 4404),
     ThreadBusy: Answer("thread_busy", 409, 4409),
     LimitExceeded: Answer("too_many_runs", 429, 4429),
+    RateExceeded: Answer("too_many_requests", 429, 4429),
     Draining: Answer("draining", 503, 4503),
     DatabaseAway: Answer("database_away", 503, 4503),
     AsgiRequired: Answer("asgi_required", 503, 4503),
