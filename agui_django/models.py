@@ -351,7 +351,9 @@ class Interrupt(models.Model):
     metadata = models.TextField(blank=True, help_text="Wire text.")
     permission = models.CharField(max_length=ID_LENGTH, blank=True)
     status = models.CharField(max_length=10, choices=Status.choices, default=Status.OPEN)
-    draft = models.TextField(blank=True, help_text="An answer kept until the others of its run are complete.")
+    draft = models.TextField(
+        blank=True, help_text="An answer kept until the others of its run are complete: see runs.drafts."
+    )
     response = models.TextField(blank=True, help_text="Wire text of the resume entry that closed it.")
     answered_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
@@ -376,11 +378,18 @@ class Interrupt(models.Model):
     class Meta:
         """A question's id is unique within the run that asked it."""
 
+        permissions: ClassVar = [("answer_interrupt", "Can answer interrupts of others' threads")]
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["run", "interrupt_id"], name="agui_interrupt_run_id"),
         ]
         indexes: ClassVar = [
             models.Index(fields=["thread"], name="agui_interrupt_open", condition=Q(status="open")),
+            # What expires next: the few questions with an end.
+            models.Index(
+                fields=["expires_at"],
+                name="agui_interrupt_expiry",
+                condition=Q(status="open", expires_at__isnull=False),
+            ),
             models.Index(fields=["status", "created_at"], name="agui_interrupt_inbox"),
         ]
 
