@@ -46,15 +46,16 @@ def use_key(sink: RunSink, key: str) -> str:
     """
     if not isinstance(key, str) or not key:
         raise TypeError("A key is a text that is not empty.")
-    if key in sink.keys:
+    wire = wire_id(sink, key)
+    if wire in sink.keys:
         raise KeyReused(f"The key {key!r} was used twice in one pass; number it.")
-    sink.keys.add(key)
-    return wire_id(sink, key)
+    sink.keys.add(wire)
+    return wire
 
 
 def wire_id(sink: RunSink, key: str) -> str:
     """The id of a keyed thing on the wire: the same in every pass of the turn."""
-    return f"{sink.setup.turn}:{key}"
+    return f"{sink.setup.turn}:{sink.prefix}{key}"
 
 
 class Question(Generic[T]):
@@ -175,7 +176,7 @@ def answer_to(sink: RunSink, key: str, interrupt_id: str) -> Answer | None:
     answer: Answer | None = sink.setup.answers.get(key)
     if answer is None or answer.status == "resolved" or answer.interrupt_id == interrupt_id:
         return answer
-    earlier_turn = answer.interrupt_id != key and answer.interrupt_id.endswith(f":{key}")
+    earlier_turn = answer.interrupt_id != key and answer.interrupt_id.endswith(f":{sink.prefix}{key}")
     return None if earlier_turn else answer
 
 

@@ -6,8 +6,9 @@ Law: agents know this interface, never the engine behind it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Generic, NoReturn, Protocol, TypeVar, cast
+from typing import Any, Generic, Literal, NoReturn, Protocol, TypeVar, cast
 
 from ag_ui.core import BaseEvent
 
@@ -53,6 +54,28 @@ class Answer(Protocol):
         """What came with the answer and is no part of it."""
 
 
+@dataclass(frozen=True)
+class OnceClaim:
+    """A claim on something that happens once per turn.
+
+    Attributes:
+        key: names it within the turn.
+        by: names this very claim.
+        state: ``mine``: do it, and settle it. ``done``: here is its value. ``unknown``: somebody who is gone may have
+            done it.
+        value: plain JSON.
+    """
+
+    key: str
+    by: str
+    state: Literal["mine", "done", "unknown"] = "mine"
+    value: Any = None
+
+    def found(self, state: Literal["mine", "done", "unknown"], value: Any = None) -> OnceClaim:
+        """The same claim, and what it met."""
+        return replace(self, state=state, value=value)
+
+
 class Handle(Protocol):
     """An open item that deltas may be appended to on the short way."""
 
@@ -71,8 +94,10 @@ class RunSink(Protocol):
     context: Any
     #: Names of the tools that the request brought.
     tool_names: frozenset[str]
-    #: Keys used in this pass.
+    #: Wire ids of the keys used in this pass.
     keys: set[str]
+    #: What stands before every key in its wire id: empty but in a subagent with a key.
+    prefix: str
     #: What RUN_FINISHED carries unless the function returns something.
     result: Any
     #: Why the run was cancelled, or None.
@@ -121,6 +146,22 @@ class RunSink(Protocol):
     def ask(self, key: str, interrupt: Wire, permission: str) -> None:
         """Note a question that has no answer; the run ends with it."""
 
+    def asked(self) -> set[str]:
+        """The keys of the questions noted so far."""
+
+    def withdraw(self, keys: set[str]) -> None:
+        """Take questions back that will be asked again in a later pass."""
+
+    def claim_once(self, key: str) -> Awaitable[OnceClaim]:
+        """Claim something that happens once per turn; what it gives is committed.
+
+        Raises:
+            RunClosed: the run was taken away; nothing may be done for it.
+        """
+
+    def settle_once(self, claim: OnceClaim, text: str | None) -> Awaitable[None]:
+        """Keep a claim's value, as JSON, in the transaction of the events so far; None releases the claim."""
+
     def suspend(self) -> NoReturn:
         """Leave the agent's function: what was asked is open now."""
 
@@ -152,8 +193,13 @@ class RunSink(Protocol):
             RunClosed: the run has ended.
         """
 
-    def wait(self, fn: Callable[[], Awaitable[T]]) -> T:
-        """From another thread: wait for something that the loop waits for."""
+    def wait(self, fn: Callable[[], Awaitable[T]], *, check: bool = True) -> T:
+        """From another thread: wait for something that the loop waits for.
+
+        Args:
+            fn: what is awaited.
+            check: hear of a cancel first; not for what has to be told in any case.
+        """
 
     def check(self) -> None:
         """Raise RunCancelled if the run is cancelled. From any thread."""

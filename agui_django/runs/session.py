@@ -36,6 +36,7 @@ class RunSession(Emission):
         super().__init__(setup, log, **how)
         self.logger = logger
         self.keys: set[str] = set()
+        self.prefix = ""
         self.result: Any = None
         self.cancelled: str | None = None
         self.questions: dict[str, tuple[Wire, str]] = {}
