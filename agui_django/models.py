@@ -40,6 +40,11 @@ class Thread(models.Model):
     archived = models.BooleanField(default=False)
     state = models.TextField(default="{}", help_text="Wire text of the current shared state.")
     state_version = models.PositiveIntegerField(default=0)
+    base_version = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        help_text="The state's version that the last run left, or the active one began with; empty: the current one.",
+    )
     input_tokens = models.PositiveBigIntegerField(default=0)
     output_tokens = models.PositiveBigIntegerField(default=0)
     last_words = models.CharField(max_length=200, blank=True, help_text="Start of the latest text message.")
@@ -302,6 +307,19 @@ class StateVersion(models.Model):
         max_length=64, blank=True, help_text="SHA-256 of the value: finds an equal version in one statement."
     )
     origin = models.CharField(max_length=10, choices=Origin.choices)
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        on_delete=models.SET_NULL,
+        null=True,
+        blank=True,
+        db_index=False,
+        related_name="+",
+        help_text="Who edited it.",
+    )
+    edit = models.TextField(
+        blank=True,
+        help_text="What the active run has to take in: wire text of the state it was made on, and the patch.",
+    )
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
     class Meta:
@@ -310,7 +328,10 @@ class StateVersion(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["thread", "version"], name="agui_state_version"),
         ]
-        indexes: ClassVar = [models.Index(fields=["thread", "digest"], name="agui_state_digest")]
+        indexes: ClassVar = [
+            models.Index(fields=["thread", "digest"], name="agui_state_digest"),
+            models.Index(fields=["user"], name="agui_state_user", condition=Q(user__isnull=False)),
+        ]
 
     def __str__(self) -> str:
         """Name the row in logs and lists; never with what users wrote."""
