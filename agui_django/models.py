@@ -30,6 +30,13 @@ class ThreadQuerySet(models.QuerySet["Thread"]):
 class Thread(models.Model):
     """A conversation: messages, the shared state and the runs that made them."""
 
+    class TitledBy(models.TextChoices):
+        """Who chose a title: what comes later replaces what comes earlier, never the reverse."""
+
+        FIRST_WORDS = "", "first words"
+        SITE = "site"
+        PERSON = "person"
+
     scope = models.CharField(max_length=ID_LENGTH, help_text="Tenancy key; by default user:<pk>.")
     thread_id = models.CharField(max_length=ID_LENGTH, help_text="The id as the client gave it.")
     owner = models.ForeignKey(
@@ -37,6 +44,13 @@ class Thread(models.Model):
     )
     agent = models.CharField(max_length=100, help_text="The agent of the latest run.")
     title = models.CharField(max_length=ID_LENGTH, blank=True)
+    titled_by = models.CharField(
+        max_length=8,
+        choices=TitledBy.choices,
+        default=TitledBy.FIRST_WORDS,
+        blank=True,
+        help_text="Who chose the title; empty: it is the first user message.",
+    )
     archived = models.BooleanField(default=False)
     state = models.TextField(default="{}", help_text="Wire text of the current shared state.")
     state_version = models.PositiveIntegerField(default=0)
@@ -258,12 +272,19 @@ class Message(models.Model):
     )
     superseded_by = models.ForeignKey(
         Run,
-        on_delete=models.SET_NULL,
+        # Without the run it would be in play again, beside what replaced it.
+        on_delete=models.RESTRICT,
         null=True,
         blank=True,
         db_index=False,
         related_name="superseded_messages",
-        help_text="The run whose regenerate or edit took it out of play.",
+        help_text="The run that took it out of play: a regenerate, an edit, a restore, or its agent's snapshot.",
+    )
+    behind = models.PositiveBigIntegerField(
+        null=True,
+        blank=True,
+        editable=False,
+        help_text="Key of the message behind which its branch stands, 0 for the beginning; empty: in no branch.",
     )
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
