@@ -44,6 +44,10 @@ class CuttingProxy:
         """Call a function once, when so many bytes went to the first client."""
         self._trigger = count, then
 
+    def redirect(self, port: int) -> None:
+        """Connect to another port from now on."""
+        self._targets = [port]
+
     def cut_all(self, cuts: list[int]) -> None:
         """Cut what is connected now, and what connects next as `cuts` says."""
         self.cuts = list(cuts)

@@ -26,7 +26,8 @@ export class AgUiSocket {
   #closed = false;
   #wake = null;
 
-  // The place behind the last event that was yielded, as `follow` takes it; null before the server told one.
+  // The place behind the last event that was yielded, as `follow` takes it; null before the server told one. Between
+  // two that it tells, the one before and how many events came behind it: {..., skip}.
   place = null;
 
   // url: ws(s)://.../agui/ws/<agent>. options: token (a text, or a function that gives one) and scheme for sites that
@@ -50,7 +51,7 @@ export class AgUiSocket {
   // {threadId, after}, for as long as somebody iterates (with until: "idle" as long as something runs).
   follow(place) {
     const endless = place.run === undefined && place.runId === undefined;
-    return this.#events(JSON.stringify({ type: "follow", ...place }), endless, place);
+    return this.#events(JSON.stringify({ type: "follow", ...place, skip: undefined }), endless, place);
   }
 
   // Stop the run that is being shown; its terminal event is the answer, also when the connection is lost meanwhile.
@@ -71,7 +72,8 @@ export class AgUiSocket {
     if (this.#active) throw new SocketError("This socket carries a stream already.", 4409, "thread_busy");
     this.#active = true;
     this.#stopping = this.#closed = false;
-    this.place = null;
+    // A thread without a cursor is restated: nothing in it can be passed over.
+    this.place = place.after === undefined ? null : place;
     let frame = first;
     let failures = 0;
     let over = false;
@@ -81,12 +83,13 @@ export class AgUiSocket {
         connection.send(frame);
         if (this.#stopping) connection.send('{"type":"cancel"}');
         let held = []; // no place is known behind these yet: if the connection ends here, they come again
+        let told = null;
         for (let text; (text = await connection.next()) !== null; ) {
           const event = JSON.parse(text);
           if (event.type === "CUSTOM" && event.name === CURSOR) {
             if (!held.length) continue; // of the stream before this one
-            this.place = event.value;
-            frame = JSON.stringify({ type: "follow", ...(endless ? { until: place.until } : {}), ...event.value });
+            told = event.value;
+            frame = JSON.stringify({ type: "follow", ...(endless ? { until: place.until } : {}), ...told });
           } else {
             held.push(event);
             const ends = TERMINAL.has(event.type);
@@ -101,7 +104,9 @@ export class AgUiSocket {
             if (refused) this.#drop(); // most are followed by the end of the connection
           }
           failures = 0;
-          while (held.length) yield held.shift();
+          yield* this.#hand(held, told);
+          held = [];
+          told = null;
           if (over) return;
         }
         if (this.#closed || connection.code === 1000) return void (over = true);
@@ -115,6 +120,19 @@ export class AgUiSocket {
     } finally {
       this.#active = false;
       if (!over) this.#drop(); // whoever stops reading must not be sent the rest
+    }
+  }
+
+  // Yield what was held, without what the reader has of it, and keep to where the reader is. Behind a terminal event no
+  // place is told.
+  *#hand(held, told) {
+    const before = this.place;
+    const known = before?.skip ?? 0;
+    for (const [index, event] of held.entries()) {
+      const count = index + 1;
+      if (count === held.length && told) this.place = known > count ? { ...told, skip: known - count } : told;
+      else if (count > known) this.place = before && { ...before, skip: count };
+      if (count > known) yield event;
     }
   }
 
