@@ -1,6 +1,6 @@
 """System checks: what would otherwise show as a 500, a buffered stream or a lost run. Each comes with a hint.
 
-E001 to E005 and E010 settings, E006 to E009 agents, W001 to W004 how the site is set up.
+E001 to E005, E010 and E011 settings, E006 to E009 agents, W001 to W005 how the site is set up.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from agui_django.conf import KEYS, NAME, UNSET, Defaults, user_settings
 #: Settings that are numbers of something: below this they make no sense.
 _LEAST: Mapping[str, float] = {
     "TIMEOUT": 0.001, "IDLE_TIMEOUT": 0.001, "CANCEL_GRACE": 0, "GRACE": 0, "FLUSH_INTERVAL": 0, "WRITE_DEADLINE": 1,
-    "LEASE": 3, "PENDING_DEADLINE": 1, "MAX_BODY": 1024, "MAX_RUNS": 1, "MAX_RUNS_PER_USER": 1, "MAX_LOG": 1024,
+    "LEASE": 3, "PENDING_DEADLINE": 1, "MAX_BODY": 1024, "ATTACHMENT_SIZE": 1,
+    "ATTACHMENT_INLINE": 0, "MAX_RUNS": 1, "MAX_RUNS_PER_USER": 1, "MAX_LOG": 1024, "MAX_STATE": 1024,
     "HEARTBEAT": 0.05, "QUEUE_LENGTH": 1, "DISCONNECT_GRACE": 0,
 }  # fmt: skip
 
@@ -196,6 +197,34 @@ def check_database(**_: Any) -> list[CheckMessage]:
             f"The database {alias!r} is SQLite in memory, which threads cannot share.",
             hint="Use a file; in tests set DATABASES['default']['TEST'] = {'NAME': BASE_DIR / 'test.sqlite3'}.",
             id="agui_django.W002",
+        )
+    ]
+
+
+@register("agui_django")
+def check_attachments(**_: Any) -> list[CheckMessage]:
+    """The files of messages have a storage of their own."""
+    alias = user_settings().get("ATTACHMENT_STORAGE", Defaults.ATTACHMENT_STORAGE)
+    known = getattr(django_settings, "STORAGES", {})
+    if not isinstance(alias, str) or not isinstance(known, Mapping):
+        return []  # told by check_settings, and by Django
+    if alias not in known:
+        return [
+            Error(
+                f"{NAME}['ATTACHMENT_STORAGE']: STORAGES has no {alias!r}.",
+                hint="Add it to STORAGES, or name one that is there.", id="agui_django.E011",
+            )
+        ]  # fmt: skip
+    backend, options = known[alias].get("BACKEND"), known[alias].get("OPTIONS", {})
+    files = "django.core.files.storage.FileSystemStorage"
+    if backend != files or options.get("location") or django_settings.MEDIA_ROOT:
+        return []
+    return [
+        Warning(
+            f"The files of messages would be written to the server's working directory (storage {alias!r}).",
+            hint=f"Add {{'BACKEND': {files!r}, 'OPTIONS': {{'location': ...}}}} to STORAGES under a name of its own, "
+            f"a folder that no web server shows, and name it in {NAME}['ATTACHMENT_STORAGE'].",
+            id="agui_django.W005",
         )
     ]
 

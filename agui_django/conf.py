@@ -95,8 +95,35 @@ class Defaults:
     """Seconds after which a pending run that nobody claimed counts as lost. With a ``RUNNER`` this is how long a run
     may wait for a free worker."""
 
-    MAX_BODY: int = 8 * MB
-    """Bytes of a request body; larger ones answer 413."""
+    MAX_BODY: int = 40 * MB
+    """Bytes of a request body; larger ones answer 413. The default lets a file of 20 MB in, which is a third larger as
+    base64."""
+
+    ATTACHMENT_INLINE: int = MB
+    """Bytes up to which a file stays inside its message. Larger ones go to the file storage, and messages, logs and
+    clients hold an address instead."""
+
+    ATTACHMENT_SIZE: int = 20 * MB
+    """Bytes of one file in a message; larger ones answer 413. ``MAX_BODY`` limits all of a request together."""
+
+    ATTACHMENT_TYPES: tuple[str, ...] = (
+        "image/*", "audio/*", "video/*", "text/plain", "text/csv", "text/markdown", "application/pdf",
+        "application/json", "application/rtf", "application/msword", "application/vnd.*",
+    )  # fmt: skip
+    """Media types of the files that new messages may bring, inside of them or above ``ATTACHMENT_INLINE``; others
+    answer 415. ``*`` at the end of an entry stands for any rest. The type is the one the client declares."""
+
+    ATTACHMENT_STORAGE: str = "default"
+    """Alias in Django's ``STORAGES`` of where files are kept. They are given out by an address of this app, to whom may
+    see their thread: take a storage that nothing else serves, not one below ``MEDIA_URL``."""
+
+    ATTACHMENT_URL: str | None = None
+    """What clients find in front of a file's id, such as ``https://api.example.org/agui/attachments/`` for pages of
+    another origin. None: the path of the request that brought the file, without a host."""
+
+    MAX_STATE: int = 1 * MB
+    """Bytes of a thread's shared state as JSON. A client's larger one answers 413; an agent's edit that would go beyond
+    changes nothing and raises ``StateTooLarge`` (code ``state_too_large``)."""
 
     MAX_RUNS: int | None = 1000
     """Active runs per process; one more answers 429. None: no limit."""
@@ -133,7 +160,7 @@ def user_settings() -> Mapping[str, Any]:
 @cache
 def _current() -> Defaults:
     given = {key: value for key, value in user_settings().items() if key in KEYS}
-    for key in ("AUTHENTICATION_CLASSES", "CLIENT_ROLES", "ADAPTERS"):
+    for key in ("AUTHENTICATION_CLASSES", "CLIENT_ROLES", "ADAPTERS", "ATTACHMENT_TYPES"):
         if isinstance(given.get(key), list):
             given[key] = tuple(given[key])
     return Defaults(**given)

@@ -92,6 +92,14 @@ class BodyTooLarge(RequestError):
     """The body is larger than this site accepts."""
 
 
+class AttachmentTooLarge(BodyTooLarge):
+    """A file in a message is larger than this site accepts."""
+
+
+class AttachmentRefused(UnsupportedMediaType):
+    """A file in a message is of a type that this site does not accept."""
+
+
 class NotAuthenticated(RequestError):
     """Authentication is required."""
 
@@ -106,6 +114,22 @@ class MethodRefused(RequestError):
 
 class NotFound(RequestError):
     """There is no such thing here."""
+
+
+class VersionConflict(RequestError):
+    """It has been changed meanwhile: read it again."""
+
+
+class PatchConflict(RequestError):
+    """The patch does not apply to the state as it is now."""
+
+
+class StateRefused(InvalidInput):
+    """The state would not fit the agent's schema."""
+
+
+class StateTooLarge(RequestError):
+    """The shared state would be larger than this site accepts."""
 
 
 class ThreadBusy(RequestError):
@@ -272,10 +296,16 @@ TABLE: dict[type[AgUiError], Answer] = {
     InvalidCursor: Answer("invalid_cursor", 400, 4400),
     UnsupportedMediaType: Answer("unsupported_media_type", 415, 4415),
     BodyTooLarge: Answer("body_too_large", 413, 4413),
+    AttachmentTooLarge: Answer("attachment_too_large", 413, 4413),
+    AttachmentRefused: Answer("attachment_type", 415, 4415),
     NotAuthenticated: Answer("not_authenticated", 401, 4401),
     PermissionRefused: Answer("permission_denied", 403, 4403),
     MethodRefused: Answer("method_not_allowed", 405, 4405),
     NotFound: Answer("not_found", 404, 4404),
+    VersionConflict: Answer("version_conflict", 412, 4412),
+    PatchConflict: Answer("patch_conflict", 409, 4409),
+    StateRefused: Answer("state_invalid", 422, 4422),
+    StateTooLarge: Answer("state_too_large", 413, 4413),
     ThreadBusy: Answer("thread_busy", 409, 4409),
     LimitExceeded: Answer("too_many_runs", 429, 4429),
     RateExceeded: Answer("too_many_requests", 429, 4429),

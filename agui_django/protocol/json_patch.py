@@ -13,6 +13,8 @@ from typing import Any
 import jsonpatch
 import jsonpointer
 
+from agui_django.protocol.codec import encode
+
 _BAD_ESCAPE = re.compile("~(?![01])")
 _INDEX = re.compile("0|[1-9][0-9]{0,15}", re.ASCII)
 
@@ -21,12 +23,18 @@ class PatchError(ValueError):
     """The patch does not apply to this document."""
 
 
-def apply_patch(document: Any, ops: Iterable[Mapping[str, Any]]) -> Any:
+class PatchTooLarge(PatchError):
+    """The patch makes the document larger than it may be."""
+
+
+def apply_patch(document: Any, ops: Iterable[Mapping[str, Any]], *, most: int | None = None) -> Any:
     """Apply a patch to a copy of a document.
 
     Args:
         document: any JSON value; it is never changed.
         ops: the operations in order; members beyond those of RFC 6902 are ignored.
+        most: characters of wire text that the document may never grow far beyond, not even on the way: a few copies of
+            copies would fill the memory. What it is in the end is not looked at.
 
     Returns:
         The new document. It shares no container with `document` or `ops`.
@@ -35,11 +43,19 @@ def apply_patch(document: Any, ops: Iterable[Mapping[str, Any]]) -> Any:
         PatchError: an operation does not apply; nothing is applied then.
     """
     result = copy_json(document)
+    size = 0 if most is None else len(encode(result))
     for number, op in enumerate(ops):
         try:
             checked = _checked(result, op)
+            if most is not None and checked is not None and "value" in checked:
+                size += (more := len(encode(checked["value"])))
+                # Measured anew only where it may be twice too large: that is as rare as it is slow.
+                if size > 2 * most and (size := len(encode(result)) + more) > 2 * most:
+                    raise PatchTooLarge("the document grows too large")
             if checked is not None:
                 result = jsonpatch.JsonPatch([checked]).apply(result, in_place=True)
+        except PatchTooLarge:
+            raise
         except (PatchError, jsonpatch.JsonPatchException, jsonpointer.JsonPointerException) as error:
             raise PatchError(f"operation {number}: {error}") from None
         except (KeyError, TypeError):
