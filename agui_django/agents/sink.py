@@ -102,6 +102,8 @@ class RunSink(Protocol):
     result: Any
     #: Why the run was cancelled, or None.
     cancelled: str | None
+    #: The function was told to leave with what it asked.
+    suspended: bool
     logger: Any
 
     def yielded(self, event: Event) -> Awaitable[None]:
@@ -115,6 +117,11 @@ class RunSink(Protocol):
 
     def send_closing(self, event: Wire) -> None:
         """As `send`, for the event that closes a block: never raises."""
+
+    def close_subagent(
+        self, run_id: str, *, error: str | None = None, suspended: Mapping[str, list[str]] | None = None
+    ) -> None:
+        """End a subagent with all that it left open, innermost first; never raises."""
 
     def handle(self, kind: str, item_id: str) -> Handle | None:
         """The short way for deltas of an open item."""
@@ -135,7 +142,7 @@ class RunSink(Protocol):
         """The tool message that answers a call."""
 
     def turn_messages(self) -> list[Wire]:
-        """The messages behind the last one of the user: what this turn has said so far."""
+        """What this agent has said so far behind the last message of the user, and every result of a call."""
 
     def repeated(self, message_id: str) -> None:
         """A message without a key has ended: tell the developer where an earlier pass said the same."""

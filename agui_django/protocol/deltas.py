@@ -29,19 +29,25 @@ _UNPLAIN: Final = ("timestamp", "raw_event", "metadata", "subagent_run_id")
 class Delta:
     """The short way for deltas of one open item: its wire text up to the delta, and where the reducer keeps it."""
 
-    __slots__ = ("append", "head", "id", "open", "type")
+    __slots__ = ("append", "head", "id", "open", "owner", "plain", "type")
 
-    def __init__(self, type: str, id_field: str, id: str, append: Callable[[str, str], bool]) -> None:
+    def __init__(self, type: str, id: str, append: Callable[[str, str], bool], owner: str | None = None) -> None:
         self.type = type
         self.id = id
         self.open = True
         self.append = append
-        name = orjson.dumps(id).decode()
-        self.head = f'{{"type":"{type}","{id_field}":{name},"delta":'
+        self.owner = owner
+        #: Clients from before 1.0 may be sent it unchanged: they know no subagents.
+        self.plain = owner is None
+        self.head = orjson.dumps(self._head()).decode()[:-1] + ',"delta":'
+
+    def _head(self) -> Wire:
+        head = {"type": self.type, DELTAS[self.type]: self.id}
+        return head if self.owner is None else {**head, "subagentRunId": self.owner}
 
     def event(self, delta: str) -> Wire:
         """The same delta as an event."""
-        return {"type": self.type, DELTAS[self.type]: self.id, "delta": delta}
+        return {**self._head(), "delta": delta}
 
 
 class ShortWay:
@@ -62,6 +68,8 @@ class ShortWay:
         self._deltas: dict[str, tuple[str, dict[str, Delta]]] = {
             family.continues: (family.id_field, {}) for family in CONTINUED_BY.values()
         }
+        #: What a subagent owns: its deltas carry its tag, so that an event that has none is not one of them.
+        self._owned: dict[str, dict[str, Delta]] = {kind: {} for kind in CONTINUED_BY}
 
     def fast(self, event: Any) -> str | None:
         """The wire text of a plain delta of an open item, taken on the short way; None: use `accept`."""
@@ -101,18 +109,25 @@ class ShortWay:
 
     def of(self, type: str, item_id: str) -> Delta | None:
         """The short way for deltas of an item that is open."""
-        return self._deltas[type][1].get(item_id)
+        return self._deltas[type][1].get(item_id) or self._owned[type].get(item_id)
 
     def register(self, event: Wire) -> None:
         """Take note of an event that was accepted: START opens an item's short way, END closes it."""
         kind = event["type"]
         family = OPENED_BY.get(kind)
         if family is not None:
-            item_id = event[family.id_field]
+            item_id, owner = event[family.id_field], event.get("subagentRunId")
             append = self._reducer.append_args if family.kind == "tool_call" else self._reducer.append_text
-            self._deltas[family.continues][1][item_id] = Delta(family.continues, family.id_field, item_id, append)
+            items = self._deltas[family.continues][1] if owner is None else self._owned[family.continues]
+            items[item_id] = Delta(family.continues, item_id, append, owner)
         elif kind in CLOSED_BY:
             family = CLOSED_BY[kind]
-            item = self._deltas[family.continues][1].pop(event[family.id_field], None)
-            if item is not None:
-                item.open = False
+            for items in (self._deltas[family.continues][1], self._owned[family.continues]):
+                item = items.pop(event[family.id_field], None)
+                if item is not None:
+                    item.open = False
+        elif kind == "MESSAGES_SNAPSHOT":  # it may have given messages to somebody else
+            for items in self._owned.values():
+                for item in items.values():
+                    item.open = False
+                items.clear()

@@ -54,7 +54,11 @@ class OpenItem:
 
 
 def closing_events(
-    items: Mapping[Key, OpenItem], *, error: str | None, suspended: Mapping[str, Sequence[str]] | None
+    items: Mapping[Key, OpenItem],
+    *,
+    error: str | None,
+    suspended: Mapping[str, Sequence[str]] | None,
+    subagent: str | None = None,
 ) -> list[dict[str, Any]]:
     """The events that close items given in opening order, innermost first (see `SequenceVerifier.closing_events`)."""
     remaining = dict(reversed(list(items.items())))
@@ -74,7 +78,8 @@ def closing_events(
         events.append(_subagent_end(item.id, error, suspended))
 
     for key, item in list(remaining.items()):
-        close(key, item)
+        if subagent is None or key == ("subagent", subagent, None):
+            close(key, item)
     return events
 
 

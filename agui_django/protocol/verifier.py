@@ -307,7 +307,11 @@ class SequenceVerifier:
         return [call_id for call_id in self._called if call_id not in self._answered]
 
     def closing_events(
-        self, *, error: str | None = None, suspended: Mapping[str, Sequence[str]] | None = None
+        self,
+        *,
+        error: str | None = None,
+        suspended: Mapping[str, Sequence[str]] | None = None,
+        subagent: str | None = None,
     ) -> list[dict[str, Any]]:
         """The events that close everything open, innermost first. They are not fed.
 
@@ -315,8 +319,9 @@ class SequenceVerifier:
             error: given, open subagents end with SUBAGENT_ERROR and this text.
             suspended: subagentRunIds that end as suspended -> the ids of their interrupts (none for one whose
                 descendant was interrupted). Other subagents end as finished.
+            subagent: close this one only, and what it and its descendants have open.
         """
-        return closing_events(self._order, error=error, suspended=suspended)
+        return closing_events(self._order, error=error, suspended=suspended, subagent=subagent)
 
 
 def _agree(event: Event, owner: str | None, kind: str, item_id: str) -> None:

@@ -190,6 +190,13 @@ class Emission:
         except (LogLimit, AgentFlood, RunClosed):
             logger.debug("The end of a block was refused", exc_info=True)
 
+    def close_subagent(
+        self, run_id: str, *, error: str | None = None, suspended: Mapping[str, list[str]] | None = None
+    ) -> None:
+        """End a subagent with all that it left open, innermost first; never raises."""
+        for event in self.normaliser.verifier.closing_events(error=error, suspended=suspended, subagent=run_id):
+            self.send_closing(event)
+
     def handle(self, kind: str, item_id: str) -> Handle | None:
         """The short way for deltas of an open item."""
         return self.normaliser.delta_of(kind, item_id)
@@ -203,9 +210,9 @@ class Emission:
             return self._record(self.normaliser.own, handle.event(delta))
         # As `_put`: most events of a run come this way.
         try:
-            self._append(text, plain=True)
+            self._append(text, plain=handle.plain)
         except (LogLimit, AgentFlood, RunClosed) as error:
-            self._refused(text, True, error)
+            self._refused(text, handle.plain, error)
             raise
         self.count = count = self.count + 1
         return READY if count & 63 else self._turn

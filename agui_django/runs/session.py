@@ -39,6 +39,7 @@ class RunSession(Emission):
         self.prefix = ""
         self.result: Any = None
         self.cancelled: str | None = None
+        self.suspended = False
         self.questions: dict[str, tuple[Wire, str]] = {}
         self.usage: dict[tuple[Any, Any], Wire] = {}
         self.tool_names = frozenset(tool["name"] for tool in setup.input.get("tools") or ())
@@ -148,8 +149,12 @@ class RunSession(Emission):
         """The tool message that answers a call."""
         return next((m for m in self.reducer.messages if m["role"] == "tool" and m["toolCallId"] == call_id), None)
 
-    def turn_messages(self) -> list[Wire]:
-        """The messages behind the last one of the user."""
+    def turn_messages(self, subagent: str | None = None) -> list[Wire]:
+        """What the agent, or one of its subagents, has said behind the last message of the user, and every result."""
+        said = self._turn()
+        return [message for message in said if message.get("subagentRunId") == subagent or message["role"] == "tool"]
+
+    def _turn(self) -> list[Wire]:
         messages = self.messages()
         for index in range(len(messages) - 1, -1, -1):
             if messages[index]["role"] == "user":
@@ -166,10 +171,11 @@ class RunSession(Emission):
             name in self.tool_names or call_id.startswith(f"{self.setup.turn}:") for call_id, name in self._open_calls()
         ):
             raise RuntimeError("suspend(): nothing was asked, and no call waits for the page.")
+        self.suspended = True
         raise RunSuspended
 
     def _open_calls(self) -> list[tuple[str, str]]:
-        messages = self.turn_messages()
+        messages = self._turn()
         answered = {message["toolCallId"] for message in messages if message["role"] == "tool"}
         return [
             (call["id"], call["function"]["name"])
