@@ -10,14 +10,15 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import orjson
 from ag_ui.core import RunAgentInput
 
-from agui_django.protocol.codec import clean, decode
+from agui_django.protocol.attachments import Inline, take_inline
+from agui_django.protocol.codec import clean, decode, holds
 from agui_django.protocol.enforcement import enforce_input
 from agui_django.protocol.errors import InvalidInput, InvalidJson, NotJson, UnsupportedVersion
 
@@ -48,12 +49,14 @@ class RunInput:
         digest: sha256 (hex) of the canonical JSON of `data`: two requests with one digest are the same request.
         protocol_version: what the client declared; None for a client from before 1.0.
         warnings: what was upgraded, stripped or dropped.
+        inline: the files that were taken out of `data`, where their parts name them by their digests.
     """
 
     data: dict[str, Any]
     digest: str
     protocol_version: str | None
     warnings: list[str]
+    inline: list[Inline] = field(default_factory=list)
 
     @property
     def thread_id(self) -> str:
@@ -76,8 +79,13 @@ class RunInput:
         return RunAgentInput.model_validate({"state": {}, **self.data})
 
 
-def parse_run_input(raw: bytes, warn: Warn = _ignore) -> RunInput:
+def parse_run_input(raw: bytes, warn: Warn = _ignore, *, inline: int | None = None) -> RunInput:
     """Read the body of a request.
+
+    Args:
+        raw: the body.
+        warn: told what is upgraded, stripped or dropped.
+        inline: bytes above which a file inside a message is taken out of it; None: none is.
 
     Raises:
         InvalidJson: not strict JSON, not UTF-8, or nested too deep.
@@ -88,17 +96,20 @@ def parse_run_input(raw: bytes, warn: Warn = _ignore) -> RunInput:
     if type(data) is not dict:
         raise InvalidInput(fields=[{"path": "", "message": "must be an object"}])
     # What a text cannot hold need not be looked for: NULs and halves of characters come as escapes only.
-    return _build(data, warn, fresh=b"\\u" not in raw, nulls=b"null" in raw)
+    escaped = holds(raw, b"\\") and holds(raw, b"\\u")
+    return _build(data, warn, fresh=not escaped, nulls=holds(raw, b"null"), inline=inline)
 
 
-def build_run_input(data: Any, warn: Warn = _ignore) -> RunInput:
+def build_run_input(data: Any, warn: Warn = _ignore, *, inline: int | None = None) -> RunInput:
     """The same from a value that is already parsed; `data` is not changed. Raises as `parse_run_input`."""
     if not isinstance(data, Mapping):
         raise InvalidInput(fields=[{"path": "", "message": "must be an object"}])
-    return _build(data, warn)
+    return _build(data, warn, inline=inline)
 
 
-def _build(data: Mapping[str, Any], warn: Warn, *, fresh: bool = False, nulls: bool = True) -> RunInput:
+def _build(
+    data: Mapping[str, Any], warn: Warn, *, fresh: bool = False, nulls: bool = True, inline: int | None = None
+) -> RunInput:
     """The checked input.
 
     Args:
@@ -106,6 +117,7 @@ def _build(data: Mapping[str, Any], warn: Warn, *, fresh: bool = False, nulls: b
         warn: told what is upgraded, stripped or dropped.
         fresh: it was just decoded and is ours, and clean as it is.
         nulls: it may hold nulls.
+        inline: as for `parse_run_input`.
     """
     warnings: list[str] = []
 
@@ -135,7 +147,8 @@ def _build(data: Mapping[str, Any], warn: Warn, *, fresh: bool = False, nulls: b
     for key in ("messages", "tools", "context"):
         body.setdefault(key, [])
     body.setdefault("forwardedProps", {})
-    return RunInput(body, _digest(body), body.get("protocolVersion"), warnings)
+    files = [] if inline is None else take_inline(body, inline)
+    return RunInput(body, _digest(body), body.get("protocolVersion"), warnings, files)
 
 
 def is_legacy(version: str | None) -> bool:

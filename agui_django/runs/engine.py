@@ -94,7 +94,7 @@ class RunEngine:
         """
         if supervisor.draining():
             raise Draining
-        return Start(self, partial(Asked, ask, True) if isinstance(ask, StartRequest) else ask)
+        return Start(self, ask)
 
     async def open(self, ask: Callable[[], Asked]) -> tuple[StartRequest, Opened]:
         """Open and, where a run is created here, claim it; a slot is held then.

@@ -18,7 +18,7 @@ from agui_django.models import Interrupt, Message, Run, RunEvents, StateVersion,
 from agui_django.protocol.codec import clean, decode, encode
 from agui_django.protocol.errors import ThreadBusy
 from agui_django.protocol.json_patch import json_equal
-from agui_django.runs import history, queued, reaping, resume, sql
+from agui_django.runs import attachments, history, queued, reaping, resume, sql
 from agui_django.runs.closing import store_messages
 from agui_django.runs.ledger import Ledger, last_words, state_digest, title
 from agui_django.runs.requests import Hydration, Opened, StartRequest
@@ -53,6 +53,8 @@ class Opening:
         """
         where = [self.request.scope, self.request.run_input.thread_id]
         thread = next(iter(_locked_thread(self.alias, *where)), None)
+        if self.request.upload is not None:
+            self.request.upload.resolve(self.alias, thread)
         if thread is None:
             plan = resume.Plan()
             return self._create(None, plan, self._reconcile(plan))
@@ -169,6 +171,7 @@ class Opening:
         self.ledger.thread = thread.pk
         self._state(thread)  # refused now rather than when its turn comes
         found = self._reconcile(resume.Plan())
+        self._keep_files(thread, found)
         self.data = queued.stored(self.data, found, active)
         self.request = replace(self.request, claim="")
         uid = uuid.uuid4()
@@ -197,6 +200,8 @@ class Opening:
         state, edited, differs = self._state(thread)
         fresh = thread is None
         thread = self._save_thread(thread, found, state, edited=edited)
+        if waited is None:
+            self._keep_files(thread, found)
         self.ledger.thread = thread.pk
         self.ledger.resumed = bool(plan.answered)
         run = self._insert_run(uid, thread, turn, plan) if waited is None else self._begin_queued(waited, turn)
@@ -228,6 +233,11 @@ class Opening:
             row = {"run_id": uid, "first_seq": 1, "last_seq": 1, "text": first.text, "plain": first.plain}
             sql.insert(self.alias, RunEvents, [row])
         return self._opened("created", run=run, setup=setup)
+
+    def _keep_files(self, thread: Thread, found: history.Reconciled) -> None:
+        attachments.check_small(self.request.run_input, found.new)
+        if self.request.upload is not None:
+            self.request.upload.keep(self.alias, thread, found.new, self.request.user)
 
     def _given_up(self, plan: resume.Plan, found: history.Reconciled) -> list[str]:
         """The calls that get a stand-in: those the user moved on from, and those of runs that were stopped or lost."""

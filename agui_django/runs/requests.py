@@ -14,6 +14,7 @@ from agui_django.runs.setup import RunSetup, Wire
 
 if TYPE_CHECKING:
     from agui_django.models import Interrupt, Run
+    from agui_django.runs.attachments import Upload
     from agui_django.runs.started import FirstEvent
 
 Kind = Literal["created", "queued", "busy", "attached", "joined", "hydration", "refused"]
@@ -92,6 +93,8 @@ class StartRequest:
         extra: plain JSON, shown to the agent as ``run.extra``.
         resumed_run: the interrupted run that a resume from the server answers; from a client it is found by its ids.
         may_answer: asked for each question that the request answers; in a database thread.
+        attachments_at: what clients find in front of an attachment's id; empty: the site's addresses say it.
+        upload: the files of its messages, once they are stored.
     """
 
     scope: str
@@ -109,6 +112,8 @@ class StartRequest:
     resumed_run: Run | None = None
     origin: Literal["client", "server"] = "client"
     may_answer: Callable[[Interrupt], bool] | None = None
+    attachments_at: str = ""
+    upload: Upload | None = None
 
     @property
     def policy(self) -> AgentPolicy:

@@ -10,6 +10,7 @@ import os
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from django.core.exceptions import SynchronousOnlyOperation
@@ -19,10 +20,11 @@ from django.utils import timezone, translation
 
 from agui_django.access import get_policy
 from agui_django.agents.registry import get_agent
+from agui_django.conf import settings
 from agui_django.models import Run, Thread
 from agui_django.protocol.codec import clean
 from agui_django.protocol.consumer import PROTOCOL_VERSION
-from agui_django.protocol.run_input import build_run_input
+from agui_django.protocol.run_input import RunInput, build_run_input
 from agui_django.runs.database import database_alias, get_pool
 from agui_django.runs.engine import get_engine
 from agui_django.runs.requests import StartRequest
@@ -88,7 +90,7 @@ async def astart_run(
         user=user,
         actor=actor,
         agent=entry,
-        run_input=build_run_input(data),
+        run_input=await _checked(data),
         transport="server",
         extra=dict(extra or {}),
         language=translation.get_language() or "",
@@ -154,6 +156,12 @@ def _resolve(agent: str, thread: Thread | str | None, user: Any, scope: str | No
 
 def _row(run: uuid.UUID) -> Run:
     return Run.objects.using(database_alias()).select_related("thread").get(pk=run)
+
+
+async def _checked(data: dict[str, Any]) -> RunInput:
+    """The input; files inside of it are read in a thread."""
+    read = partial(build_run_input, data, inline=settings.ATTACHMENT_INLINE)
+    return await asyncio.get_running_loop().run_in_executor(None, read)
 
 
 def _wire(messages: Messages) -> list[Any]:

@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from agui_django.conf import settings
-from agui_django.runs import supervisor
-from agui_django.runs.requests import Asked, Opened
+from agui_django.runs import attachments, supervisor
+from agui_django.runs.requests import Asked, Opened, StartRequest
 from agui_django.runs.watching import Vigil
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Start:
     """A request that is being opened, and the client that waits for it."""
 
-    def __init__(self, engine: RunEngine, ask: Callable[[], Asked]) -> None:
-        """Begin; call in the event loop."""
+    def __init__(self, engine: RunEngine, ask: StartRequest | Callable[[], Asked]) -> None:
+        """Begin; call in the event loop. Whose messages hold files is asked as a `StartRequest`."""
         self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._left = False
@@ -52,9 +52,13 @@ class Start:
         if self._vigil is not None:
             self._vigil.alone()
 
-    async def _open(self, ask: Callable[[], Asked]) -> Opened:
+    async def _open(self, ask: StartRequest | Callable[[], Asked]) -> Opened:
         engine = self._engine
-        request, opened = await engine.open(ask)
+        start = partial(engine.open, partial(Asked, ask, True) if isinstance(ask, StartRequest) else ask)
+        if isinstance(ask, StartRequest) and ask.run_input.inline:
+            request, opened = await attachments.uploading(ask, start)
+        else:
+            request, opened = await start()
         run = opened.run
         if opened.kind not in ("created", "queued") or run is None:
             return opened

@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from inspect import isawaitable
 
 from django.http import HttpRequest
 from django.utils import timezone, translation
+from django.utils.encoding import escape_uri_path
 
 from agui_django.access import AccessPolicy, Caller, Verdict, get_policy
 from agui_django.agents.registry import AgentEntry, get_agent
+from agui_django.conf import settings
 from agui_django.protocol.errors import AgUiError, PermissionRefused
 from agui_django.protocol.run_input import RunInput, parse_run_input
 from agui_django.runs import stream
@@ -74,16 +77,21 @@ async def begin(
         Draining. What the opening raises comes from `Start.opened`, `admit`'s errors too where the body is fine.
     """
     try:
-        body = read()
-        run_input = parse_run_input(body) if len(body) <= LARGE else None
+        body = await _read(request, read)
+        run_input = await parsed(body) if len(body) <= LARGE else None
     except AgUiError:
         await admit(request, name, enter)
         raise
     language, time_zone = translation.get_language() or "", timezone.get_current_timezone_name()
-    if run_input is None:
+    if run_input is None or run_input.inline:
         caller, entry = await admit(request, name, enter)
-        run_input = await parsed(body)
-        return get_engine().begin(start_request(caller, entry, run_input, transport)), run_input
+        run_input = run_input or await parsed(body)
+        started = start_request(caller, entry, run_input, transport)
+        if run_input.inline:
+            started.attachments_at = attachments_at(request)
+            # A request lives as long as its stream; what was a file of it must not.
+            request._body = b""
+        return get_engine().begin(started), run_input
     checked = run_input
 
     def ask() -> Asked:
@@ -100,9 +108,27 @@ async def settled(verdict: Verdict) -> bool:
 
 async def parsed(body: bytes) -> RunInput:
     """The checked input of a body; raises as `parse_run_input`."""
+    read = partial(parse_run_input, body, inline=settings.ATTACHMENT_INLINE)
     if len(body) <= LARGE:
-        return parse_run_input(body)
-    return await asyncio.get_running_loop().run_in_executor(None, parse_run_input, body)
+        return read()
+    return await asyncio.get_running_loop().run_in_executor(None, read)
+
+
+async def _read(request: HttpRequest, read: Callable[[], bytes]) -> bytes:
+    """The body; a large one is in a file, and is read in a thread."""
+    declared = request.META.get("CONTENT_LENGTH") or ""
+    if declared.isdigit() and len(declared) < 18 and int(declared) <= LARGE:
+        return read()
+    return await asyncio.get_running_loop().run_in_executor(None, read)
+
+
+def attachments_at(request: HttpRequest) -> str:
+    """What clients find in front of an attachment's id: beside the address that they have sent it to.
+
+    Where that is none of ours (a transport of another prefix), the site's addresses say it.
+    """
+    prefix, found, _ = request.path.rpartition("/agents/")
+    return f"{escape_uri_path(prefix)}/attachments/" if found and settings.ATTACHMENT_URL is None else ""
 
 
 def start_request(caller: Caller, entry: AgentEntry, run_input: RunInput, transport: str) -> StartRequest:
