@@ -11,7 +11,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from django.db.models import BooleanField, Case, Q, When
+from django.db.models import BooleanField, Case, Q, Subquery, Value, When
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from agui_django.models import Interrupt, Message, Run, RunEvents, StateVersion, Thread
@@ -206,9 +207,7 @@ class Opening:
         self.ledger.resumed = bool(plan.answered)
         run = self._insert_run(uid, thread, turn, plan) if waited is None else self._begin_queued(waited, turn)
         if found.superseded:
-            rows = Message.objects.using(self.alias).filter(thread=thread, superseded_by=None)
-            rows.filter(message_id__in=found.superseded).update(superseded_by=run)
-            self.ledger.forget(found.superseded)
+            self._supersede(run, found.superseded)
         added = [*found.new, *map(history.stand_in, calls)]
         if added:
             store_messages(self.alias, uid, self.ledger, added)
@@ -233,6 +232,17 @@ class Opening:
             row = {"run_id": uid, "first_seq": 1, "last_seq": 1, "text": first.text, "plain": first.plain}
             sql.insert(self.alias, RunEvents, [row])
         return self._opened("created", run=run, setup=setup)
+
+    def _supersede(self, run: Run, ids: Sequence[str]) -> None:
+        """Take messages out of play. Together they are a branch, behind the message that stood before the first."""
+        orders = self.ledger.orders
+        first = min(orders[message_id] for message_id in ids)
+        before = max(((order, key) for key, order in orders.items() if order < first), default=(0, ""))[1]
+        rows = Message.objects.using(self.alias).filter(thread=self.ledger.thread, superseded_by=None)
+        point = Message.objects.filter(thread=self.ledger.thread, superseded_by=None, message_id=before).values("pk")
+        behind = Coalesce(Subquery(point), 0) if before else Value(0)
+        rows.filter(message_id__in=ids).update(superseded_by=run, behind=behind)
+        self.ledger.forget(ids)
 
     def _keep_files(self, thread: Thread, found: history.Reconciled) -> None:
         attachments.check_small(self.request.run_input, found.new)
