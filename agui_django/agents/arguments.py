@@ -71,6 +71,11 @@ def signature_of(fn: Callable[..., Any]) -> Signature:
     return known[bound]
 
 
+def returned_by(fn: Callable[..., Any]) -> Any:
+    """The type that a function says it returns; Any where it says nothing."""
+    return _hints(fn).get("return", Any)
+
+
 def _read(fn: Callable[..., Any]) -> Signature:
     parameters = list(inspect.signature(fn).parameters.values())
     hints = _hints(fn)

@@ -15,8 +15,9 @@ from uuid import uuid4
 
 from agui_django.agents.asking import Asks, plain, use_key
 from agui_django.agents.calls import ToolCall
-from agui_django.agents.facts import Facts, S
+from agui_django.agents.facts import Facts, S, wire_part
 from agui_django.agents.items import MessageBlock, StepBlock, any_thread
+from agui_django.agents.once import Once
 from agui_django.agents.sink import After, Event, Wire
 from agui_django.agents.state import Snapshot
 from agui_django.agents.sync import SyncRunContext
@@ -30,7 +31,7 @@ _USAGE = {
 Role = Literal["developer", "system", "assistant", "user"]
 
 
-class RunContext(Facts[S], Asks):
+class RunContext(Facts[S], Asks, Once):
     """One run, for an agent in the event loop. Any thread may emit through it.
 
     Type parameter: a TypedDict that says what ``run.state`` holds.
@@ -257,6 +258,21 @@ class RunContext(Facts[S], Asks):
     def pending_calls(self) -> list[ToolCall]:
         """This turn's calls without a result: ours and the page's."""
         return self._sink.call(self._pending)
+
+    # ---- files ----
+
+    async def attachment(self, part: Any) -> bytes:
+        """The bytes of a file in a message: of a part of `messages` or of `input`.
+
+        Args:
+            part: an official model or a wire dict.
+
+        Raises:
+            ValueError: it holds no file, or one at an address that is not this thread's. Those are not fetched: an
+                address comes from the client, and could name any server that this one can reach.
+            FileNotFoundError: the file is gone.
+        """
+        return await self._sink.attachment(wire_part(part))
 
     # ---- the state, the log ----
 

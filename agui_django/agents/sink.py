@@ -178,6 +178,9 @@ class RunSink(Protocol):
     def flush(self) -> Awaitable[None]:
         """Until all so far is stored and visible."""
 
+    def attachment(self, part: Wire) -> Awaitable[bytes]:
+        """The bytes of a message's part; see `RunContext.attachment`."""
+
     def in_thread(self, fn: Callable[[], T]) -> Awaitable[T]:
         """Run a synchronous function in the run's own thread."""
 

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar, cast, overload
 
 from agui_django.agents.asking import Asks
 from agui_django.agents.calls import ToolCall
-from agui_django.agents.facts import Facts, S
+from agui_django.agents.facts import Facts, S, wire_part
 from agui_django.agents.items import MessageBlock
+from agui_django.agents.once import SyncOnce
 from agui_django.agents.sink import Event, RunSink
 
 T = TypeVar("T")
 
 
-class SyncRunContext(Facts[S], Asks):
+class SyncRunContext(Facts[S], Asks, SyncOnce):
     """One run, for an agent or a tool in a thread.
 
     Type parameter: a TypedDict that says what ``run.state`` holds.
@@ -118,6 +120,12 @@ class SyncRunContext(Facts[S], Asks):
     def pending_calls(self) -> list[SyncToolCall]:
         """This turn's calls without a result: ours and the page's."""
         return [SyncToolCall(call) for call in self._run.pending_calls]
+
+    # ---- files ----
+
+    def attachment(self, part: Any) -> bytes:
+        """The bytes of a file in a message. See `RunContext.attachment`."""
+        return self._sink.wait(partial(self._sink.attachment, wire_part(part)))
 
     # ---- the state, the log ----
 

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from agui_django.models import Interrupt, Message, MessageQuerySet, Run, RunEvents, StateVersion, Thread
 from agui_django.protocol.codec import encode
-from agui_django.runs import sql
+from agui_django.runs import once, resume, sql
 from agui_django.runs.database import database_alias, transact
 from agui_django.runs.ledger import (
     STEP,
@@ -26,7 +26,7 @@ from agui_django.runs.ledger import (
     state_digest,
     token_totals,
 )
-from agui_django.runs.setup import Closing, Wire
+from agui_django.runs.setup import Closing, Settled, Wire
 
 if TYPE_CHECKING:
     from agui_django.runs.writer import Row
@@ -36,7 +36,15 @@ class Taken(Exception):
     """The run is not this claim's any more; undoes the transaction."""
 
 
-def close(uuid: UUID, claim: str, ledger: Ledger, rows: Sequence[Row], last_seq: int, closing: Closing) -> bool:
+def close(
+    uuid: UUID,
+    claim: str,
+    ledger: Ledger,
+    rows: Sequence[Row],
+    last_seq: int,
+    closing: Closing,
+    settled: Sequence[Settled] = (),
+) -> bool:
     """Close a run in a transaction of its own; call in a pool's thread.
 
     Args:
@@ -46,12 +54,13 @@ def close(uuid: UUID, claim: str, ledger: Ledger, rows: Sequence[Row], last_seq:
         rows: the events that are not stored yet, the terminal one last.
         last_seq: the terminal event's number.
         closing: what the driver found.
+        settled: what became of claims and is not stored yet.
 
     Returns:
         False where the run is not this claim's any more.
     """
     try:
-        transact(close_here, uuid, claim, ledger, rows, last_seq, closing)
+        transact(close_here, uuid, claim, ledger, rows, last_seq, closing, settled)
     except Taken:
         # A commit whose answer was lost has closed it already.
         mine = Run.objects.using(database_alias()).filter(uuid=uuid, claim=claim)
@@ -59,7 +68,15 @@ def close(uuid: UUID, claim: str, ledger: Ledger, rows: Sequence[Row], last_seq:
     return True
 
 
-def close_here(uuid: UUID, claim: str, ledger: Ledger, rows: Sequence[Row], last_seq: int, closing: Closing) -> None:
+def close_here(
+    uuid: UUID,
+    claim: str,
+    ledger: Ledger,
+    rows: Sequence[Row],
+    last_seq: int,
+    closing: Closing,
+    settled: Sequence[Settled] = (),
+) -> None:
     """`close` inside the caller's transaction.
 
     Raises:
@@ -71,6 +88,8 @@ def close_here(uuid: UUID, claim: str, ledger: Ledger, rows: Sequence[Row], last
     if not sql.update(alias, Run, values, uuid=uuid, claim=claim, status=Run.Status.RUNNING):
         raise Taken
     sql.insert(alias, RunEvents, [{"run_id": uuid, **row._asdict()} for row in rows])
+    if settled:
+        once.settle_here(alias, settled)
     _write_messages(alias, uuid, ledger, closing)
     if version is not None:
         sql.insert_row(
@@ -87,9 +106,7 @@ def close_here(uuid: UUID, claim: str, ledger: Ledger, rows: Sequence[Row], last
     if closing.interrupts:
         Interrupt.objects.using(alias).bulk_create(_interrupts(uuid, ledger, closing))
     if ledger.resumed and reopens(closing):
-        Interrupt.objects.using(alias).filter(answered_run=uuid).update(
-            status=Interrupt.Status.OPEN, response="", answered_run=None, answered_by=None, closed_at=None
-        )
+        resume.reopen(alias, uuid)
 
 
 def reopens(closing: Closing) -> bool:

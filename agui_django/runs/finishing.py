@@ -83,7 +83,7 @@ class Finish:
             tool_calls=len(session.normaliser.calls),
             failure=failure,
             end_reason=ending.reason,
-            spent=session.first_at is not None,
+            spent=session.acted,
             first_event_ms=None if session.first_at is None else round((session.first_at - self.began) * 1000),
             duration_ms=round((now - self.began) * 1000),
         )

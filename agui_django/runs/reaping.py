@@ -26,6 +26,7 @@ from agui_django.protocol.verifier import SequenceVerifier
 from agui_django.runs.claims import is_dead
 from agui_django.runs.closing import close_here
 from agui_django.runs.ledger import Ledger
+from agui_django.runs.once import has_claimed
 from agui_django.runs.setup import Closing, Failure, Wire, milliseconds
 from agui_django.runs.writer import Row
 
@@ -120,7 +121,7 @@ def _closing(alias: str, thread: Thread, run: Run, why: str) -> tuple[Closing, L
         state_changed=not json_equal(reducer.state, state),
         tool_calls=sum(event["type"] == "TOOL_CALL_START" for event in events),
         failure=failure,
-        spent=any(event["type"] not in SILENT for event in events) or run.once != "{}",
+        spent=any(event["type"] not in SILENT for event in events) or has_claimed(alias, run),
         duration_ms=_span(events[:1], events[-1:]),
         first_event_ms=_span(events[:1], [event for event in events if event["type"] not in SILENT][:1]) or None,
     )

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from agui_django.agents.sink import OnceClaim
 from agui_django.conf import settings
 from agui_django.protocol.codec import encode
 from agui_django.protocol.downgrade import needs_downgrade
 from agui_django.protocol.errors import AgentFlood, LogLimit, RunClosed
-from agui_django.runs.setup import Closing
+from agui_django.runs.database import get_pool
+from agui_django.runs.once import claim_once
+from agui_django.runs.settling import Settling
+from agui_django.runs.setup import Closing, Settled
 from agui_django.runs.writer import Item, Row, get_writer
 
 if TYPE_CHECKING:
@@ -86,6 +90,7 @@ class Recorder:
         self.uuid: UUID = run.uuid
         self.claim = run.claim
         self.ledger = setup.ledger
+        self.turn = setup.turn
         self.loop = loop or asyncio.get_running_loop()
         self.last_seq = self.committed = run.last_seq
         self.closed = False
@@ -107,6 +112,7 @@ class Recorder:
         self._spare: int | None = None
         self._waiting_for_tick = self._urgent = self._failing = self._ended = False
         self._done: asyncio.Future[bool] | None = None
+        self._settling = Settling(self.loop)
         self._waiters: list[tuple[int, asyncio.Future[bool]]] = []
         self._lock = threading.Lock()  # of the waiters: followers may live in other loops
         recorders[self.uuid] = self
@@ -156,6 +162,21 @@ class Recorder:
             return READY
         self._hurry()
         return self._until(self.last_seq)
+
+    async def claim_once(self, wanted: OnceClaim) -> OnceClaim:
+        """Claim a key of the turn; see `RunLog`."""
+        if self.closed or self._ended:
+            raise RunClosed
+        thread = self.ledger.thread
+        return await get_pool().run(claim_once, thread, self.uuid, self.claim, self.turn, wanted)
+
+    def settle_once(self, claim: OnceClaim, text: str | None) -> Awaitable[None]:
+        """Store what became of a claim, together with the events so far; see `RunLog`."""
+        if self.closed or self._ended:
+            raise RunClosed
+        kept = self._settling.add(Settled(self.turn, claim.key, claim.by, text))
+        self._hurry()
+        return kept
 
     async def close(self, closing: Closing) -> bool:
         """Write what is unstored, the terminal event and everything a close changes, in one transaction.
@@ -237,16 +258,17 @@ class Recorder:
         self._waiting_for_tick = False
         if self.closed or self._ended:
             return None
-        if self._handed > self.committed:
+        if self._writing:
             self._urgent = True
         elif self._handed < self.last_seq:
             return self._item(None)
         return None
 
-    def stored(self, last_seq: int, *, final: bool) -> None:
-        """A commit made everything up to a number visible."""
+    def stored(self, last_seq: int, settled: Iterable[Settled] = (), *, final: bool) -> None:
+        """A commit made everything up to a number visible, and what became of claims."""
         if self.closed:
             return
+        self._settling.stored(settled)
         self.committed = last_seq
         self._stored_bytes = self._bytes - sum([len(text) for _, text, _ in self._after(last_seq)])
         self._failing = False
@@ -270,6 +292,7 @@ class Recorder:
         self.lost = error
         self._end()
         _settle(self._done, False)
+        self._settling.lost()
         self._wake()
         if self.on_lost is not None:
             self.on_lost(error)
@@ -289,10 +312,15 @@ class Recorder:
             raise AgentFlood
 
     def _hurry(self) -> None:
-        if self._handed > self.committed:
+        if self._writing:
             self._urgent = True
-        elif self._handed < self.last_seq:
+        elif self._handed < self.last_seq or self._settling.waiting:
             self._hand_over(None)
+
+    @property
+    def _writing(self) -> bool:
+        """Whether an earlier batch is under way."""
+        return self._handed > self.committed or self._settling.under_way
 
     def _hand_over(self, closing: Closing | None) -> None:
         self._urgent = False
@@ -301,7 +329,7 @@ class Recorder:
     def _item(self, closing: Closing | None) -> Item:
         unstored = self._after(self._handed)
         self._handed = self.last_seq
-        return Item(self, list(_rows(unstored)), self.last_seq, closing)
+        return Item(self, list(_rows(unstored)), self.last_seq, closing, self._settling.take())
 
     def _after(self, seq: int) -> list[Recorded]:
         """The tail's events after a number that it reaches back to."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from threading import get_ident
@@ -15,7 +16,7 @@ from typing import Any, NoReturn, TypeVar
 from django.conf import settings as django_settings
 
 from agui_django.agents.context import RunContext
-from agui_django.agents.sink import Wire
+from agui_django.agents.sink import OnceClaim, Wire
 from agui_django.protocol.errors import RunSuspended
 from agui_django.runs.emission import Emission
 from agui_django.runs.hints import Hints
@@ -41,6 +42,7 @@ class RunSession(Emission):
         self.cancelled: str | None = None
         self.suspended = False
         self.questions: dict[str, tuple[Wire, str]] = {}
+        self.claimed = False
         self.usage: dict[tuple[Any, Any], Wire] = {}
         self.tool_names = frozenset(tool["name"] for tool in setup.input.get("tools") or ())
         self.inbox = Inbox(self.loop, self._rung)
@@ -49,6 +51,11 @@ class RunSession(Emission):
         self.hints = Hints(self) if django_settings.DEBUG else None
         if self.hints is not None:
             self.document.copied = self.hints.copied
+
+    @property
+    def acted(self) -> bool:
+        """Whether something was done that cannot be taken back: an event of the agent, or a claim."""
+        return self.first_at is not None or self.claimed
 
     # ---- threads ----------------------------------------------------------------------------------------------
 
@@ -73,9 +80,10 @@ class RunSession(Emission):
         self.inbox.put(future, fn, args, kwargs)
         return future.result()
 
-    def wait(self, fn: Callable[[], Awaitable[T]]) -> T:
+    def wait(self, fn: Callable[[], Awaitable[T]], *, check: bool = True) -> T:
         """Wait in a thread for something that the loop waits for."""
-        self.inbox.check()
+        if check:
+            self.inbox.check()
 
         async def waiting() -> T:
             return await fn()
@@ -130,6 +138,10 @@ class RunSession(Emission):
             self._settle()
         await self.log.flush()
 
+    def attachment(self, part: Wire) -> Awaitable[bytes]:
+        """The bytes of a message's part: its own, or those of a file of the thread."""
+        return attachments.content(getattr(self.setup.ledger, "thread", None), part)
+
     # ---- what was said, asked, used ----------------------------------------------------------------------------------
 
     def messages(self) -> list[Wire]:
@@ -151,10 +163,10 @@ class RunSession(Emission):
 
     def turn_messages(self, subagent: str | None = None) -> list[Wire]:
         """What the agent, or one of its subagents, has said behind the last message of the user, and every result."""
-        said = self._turn()
+        said = self._said()
         return [message for message in said if message.get("subagentRunId") == subagent or message["role"] == "tool"]
 
-    def _turn(self) -> list[Wire]:
+    def _said(self) -> list[Wire]:
         messages = self.messages()
         for index in range(len(messages) - 1, -1, -1):
             if messages[index]["role"] == "user":
@@ -164,6 +176,29 @@ class RunSession(Emission):
     def ask(self, key: str, interrupt: Wire, permission: str) -> None:
         """Note a question; the run ends with it."""
         self.questions[key] = (interrupt, permission)
+
+    def asked(self) -> set[str]:
+        """The keys of the questions so far."""
+        return set(self.questions)
+
+    def withdraw(self, keys: set[str]) -> None:
+        """Take questions back."""
+        for key in keys:
+            del self.questions[key]
+
+    # ---- once per turn -----------------------------------------------------------------------------------------------
+
+    async def claim_once(self, key: str) -> OnceClaim:
+        """Claim something that happens once per turn."""
+        found = await self.log.claim_once(OnceClaim(key, secrets.token_hex(8)))
+        self.claimed = self.claimed or found.state == "mine"
+        return found
+
+    def settle_once(self, claim: OnceClaim, text: str | None) -> Awaitable[None]:
+        """Keep a claim's value, or release it; with the events so far."""
+        if self._busy and not self.closed:
+            self._settle()
+        return self.log.settle_once(claim, text)
 
     def suspend(self) -> NoReturn:
         """Leave the function, where something outside can bring it back."""
@@ -175,7 +210,7 @@ class RunSession(Emission):
         raise RunSuspended
 
     def _open_calls(self) -> list[tuple[str, str]]:
-        messages = self._turn()
+        messages = self._said()
         answered = {message["toolCallId"] for message in messages if message["role"] == "tool"}
         return [
             (call["id"], call["function"]["name"])

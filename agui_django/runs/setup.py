@@ -13,6 +13,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
+    from agui_django.agents.sink import OnceClaim
     from agui_django.runs.started import FirstEvent
 
 Wire = dict[str, Any]
@@ -89,6 +90,16 @@ class RunSetup:
 
 
 @dataclass(frozen=True)
+class Settled:
+    """What became of a claim of this run: its value as JSON text; None where it was released."""
+
+    turn: str
+    key: str
+    by: str
+    text: str | None
+
+
+@dataclass(frozen=True)
 class Failure:
     """Why a run failed: what staff read. Clients get `text` only where `public`."""
 
@@ -110,8 +121,8 @@ class Closing:
         removed: ids a MESSAGES_SNAPSHOT of the agent dropped.
         state: plain JSON; `state_changed` says whether a new version is due.
         interrupts: wire interrupts of the outcome, each with its key under `keys`.
-        spent: whether the run acted (an event beyond RUN_STARTED and the engine's snapshots); a resume that was not
-            spent and failed opens its interrupts again.
+        spent: whether the run acted (an event beyond RUN_STARTED and the engine's snapshots, or a claim); a resume that
+            was not spent and failed opens its interrupts again.
     """
 
     status: Status
@@ -152,6 +163,20 @@ class RunLog(Protocol):
 
     def flush(self) -> Awaitable[None]:
         """Wait until all so far is stored and visible."""
+
+    def claim_once(self, wanted: OnceClaim) -> Awaitable[OnceClaim]:
+        """Claim a key of the turn; what it gives is committed.
+
+        Raises:
+            RunClosed: the run was taken away (the fence).
+        """
+
+    def settle_once(self, claim: OnceClaim, text: str | None) -> Awaitable[None]:
+        """Store a claim's value, or release it, in one transaction with the events so far; awaiting waits for that.
+
+        Raises:
+            RunClosed: the run was taken away, or has ended.
+        """
 
 
 class CancelHandle(Protocol):

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
@@ -22,7 +22,7 @@ from agui_django.conf import settings
 from agui_django.protocol.errors import RunClosed
 from agui_django.runs import sql
 from agui_django.runs.database import Pool, get_pool
-from agui_django.runs.setup import Closing
+from agui_django.runs.setup import Closing, Settled
 
 if TYPE_CHECKING:
     from agui_django.runs.recorder import Recorder
@@ -46,12 +46,13 @@ class Row(NamedTuple):
 
 @dataclass(eq=False)
 class Item:
-    """Work for the writer: rows of one run, with its closing when they are the last."""
+    """Work for the writer: rows of one run, what became of claims, its closing when the rows are the last."""
 
     recorder: Recorder
     rows: list[Row]
     last_seq: int
     closing: Closing | None
+    settled: list[Settled] = field(default_factory=list)
     failing_since: float | None = None
 
 
@@ -128,6 +129,7 @@ class Writer:
         earlier = self._failed.pop(item.recorder, None)
         if earlier is not None and earlier is not item:
             item.rows[:0] = earlier.rows
+            item.settled[:0] = earlier.settled
             item.closing = item.closing or earlier.closing
             item.failing_since = earlier.failing_since
         return item
@@ -159,10 +161,13 @@ class Writer:
 
     def _flush_together(self, items: list[Item]) -> set[UUID]:
         from agui_django.models import Run, RunEvents
+        from agui_django.runs import once
 
         found = [item.recorder for item in items]
         rows = row_values(items)
-        if 0 < len(rows) <= sql.ROWS and self._beaten(found) and sql.can_insert_under(self.pool.alias):
+        settled = any(item.settled for item in items)
+        quick = 0 < len(rows) <= sql.ROWS and not settled
+        if quick and self._beaten(found) and sql.can_insert_under(self.pool.alias):
             # The fence is part of the statement, and the statement is the transaction.
             mine = {"claim": found[0].claim, "status": Run.Status.RUNNING}
             if sql.insert_under(self.pool.alias, RunEvents, rows, "run", **mine) == len(rows):
@@ -170,7 +175,10 @@ class Writer:
             return self._held([recorder.uuid for recorder in found], mine)
         with transaction.atomic(using=self.pool.alias):
             held = self._fence(found)
-            sql.insert(self.pool.alias, RunEvents, row_values([item for item in items if item.recorder.uuid in held]))
+            ours = [item for item in items if item.recorder.uuid in held]
+            sql.insert(self.pool.alias, RunEvents, row_values(ours))
+            if settled:
+                once.settle_here(self.pool.alias, [each for item in ours for each in item.settled])
         return held
 
     def _beaten(self, found: list[Recorder]) -> bool:
@@ -228,7 +236,7 @@ class Writer:
                 for item, closing in endings:
                     recorder = item.recorder
                     closings.close_here(
-                        recorder.uuid, recorder.claim, recorder.ledger, item.rows, item.last_seq, closing
+                        recorder.uuid, recorder.claim, recorder.ledger, item.rows, item.last_seq, closing, item.settled
                     )
         except Exception:
             logger.debug("Runs are closed one by one", exc_info=True)
@@ -242,7 +250,9 @@ class Writer:
         recorder = item.recorder
         try:
             try:
-                done = closings.close(recorder.uuid, recorder.claim, recorder.ledger, item.rows, item.last_seq, closing)
+                done = closings.close(
+                    recorder.uuid, recorder.claim, recorder.ledger, item.rows, item.last_seq, closing, item.settled
+                )
             except IntegrityError:
                 item.rows = missing(self.pool.alias, item)
                 raise
@@ -342,7 +352,7 @@ def missing(alias: str, item: Item) -> list[Row]:
 def _deliver(told: list[tuple[Item, bool]]) -> None:
     for item, ours in told:
         if ours:
-            item.recorder.stored(item.last_seq, final=item.closing is not None)
+            item.recorder.stored(item.last_seq, item.settled, final=item.closing is not None)
         else:
             _taken(item.recorder)
 

@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Generator
 from typing import Any
 
+from agui_django.agents.sink import OnceClaim
 from agui_django.protocol.codec import encode
 from agui_django.protocol.errors import AgentFlood, LogLimit, RunClosed
-from agui_django.runs.setup import Closing
+from agui_django.runs.settling import look_up, settle
+from agui_django.runs.setup import Closing, Settled
 
 
 class MemoryLog:
@@ -16,9 +18,11 @@ class MemoryLog:
 
     Args:
         max_log: bytes it takes.
+        once: what the earlier passes of the turn have claimed; this one adds to it.
     """
 
-    def __init__(self, max_log: int = 64 * 1024 * 1024) -> None:
+    def __init__(self, max_log: int = 64 * 1024 * 1024, once: dict[str, Any] | None = None) -> None:
+        self.once = {} if once is None else once
         self.texts: list[str] = []
         self.plain: list[bool] = []
         self._max_log = max_log
@@ -65,6 +69,21 @@ class MemoryLog:
 
     def flush(self) -> Awaitable[None]:
         """Wait until all so far is stored."""
+        return _LoopTurn()
+
+    async def claim_once(self, wanted: OnceClaim) -> OnceClaim:
+        """Claim a key of the turn."""
+        await _LoopTurn()
+        found = look_up(self.once, wanted)
+        if found.state == "mine":
+            self.once[wanted.key] = {"run": "", "by": wanted.by}
+        return found
+
+    def settle_once(self, claim: OnceClaim, text: str | None) -> Awaitable[None]:
+        """Store a claim's value, or release it."""
+        if self._ended:
+            raise RunClosed
+        settle(self.once, [Settled("", claim.key, claim.by, text)])
         return _LoopTurn()
 
     def close(self, closing: Closing) -> None:

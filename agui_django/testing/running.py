@@ -254,6 +254,8 @@ class _Case:
     thread_id: str
     options: DriveOptions
     max_log: int
+    #: What was claimed in each turn.
+    once: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     async def run(
         self,
@@ -298,7 +300,7 @@ class _Case:
             extra=self.extra,
             protocol_version=PROTOCOL_VERSION,
         )
-        log = MemoryLog(self.max_log)
+        log = MemoryLog(self.max_log, self.once.setdefault(setup.turn, {}))
         control = RunControl()
         if cancel_after is not None:
             asyncio.get_running_loop().call_later(cancel_after, control.cancel, "user")
