@@ -24,6 +24,10 @@ class _Lane(Executor):
         self.pid = os.getpid()
         self._executor = ThreadPoolExecutor(1, "agui-requests")
 
+    def __bool__(self) -> bool:
+        """False: asgiref would start a thread at the end of each request, to wait for this one's end."""
+        return False
+
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Queue a job; what it opened is closed behind it."""
         return self._executor.submit(_closing, fn, *args, **kwargs)
