@@ -13,4 +13,5 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("agui", index),  # an include begins behind its prefix: without this, the slash is asked for by a redirect
     path("agui/", include("agui_django.urls")),
+    path("api/agui/", include("agui_django.api.urls")),
 ]

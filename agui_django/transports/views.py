@@ -39,7 +39,11 @@ async def index(request: HttpRequest, **_: Any) -> HttpResponseBase:
     return requests.json_response(
         {
             "protocolVersion": PROTOCOL_VERSION,
-            "agents": [_described(request, entry) for entry, verdict in asked if await starts.settled(verdict)],
+            "agents": [
+                described(entry, f"{escape_uri_path(request.path.rstrip('/'))}/agents/{escape_uri_path(entry.name)}")
+                for entry, verdict in asked
+                if await starts.settled(verdict)
+            ],
         }
     )
 
@@ -137,13 +141,14 @@ def _location(request: HttpRequest, run: Run) -> str:
     return f"{escape_uri_path(prefix)}runs/{run.pk}/events"
 
 
-def _described(request: HttpRequest, entry: AgentEntry) -> dict[str, Any]:
+def described(entry: AgentEntry, url: str | None) -> dict[str, Any]:
+    """What clients are told of an agent."""
     capabilities = entry.capabilities
     return {
         "name": entry.name,
         "title": str(entry.options.title or entry.name),
         "description": str(entry.options.description),
-        "url": f"{escape_uri_path(request.path.rstrip('/'))}/agents/{escape_uri_path(entry.name)}",
+        "url": url,
         **(
             {"capabilities": capabilities.model_dump(mode="json", by_alias=True, exclude_none=True)}
             if capabilities is not None

@@ -1,0 +1,150 @@
+"""What runs used, by day, agent and user."""
+
+from __future__ import annotations
+
+import zoneinfo
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from typing import Any, ClassVar, Final
+
+from django.db.models import Count, F, Q, QuerySet, Sum
+from django.db.models.functions import Coalesce, TruncDate
+from django.http import HttpResponseBase, QueryDict
+from django.utils import timezone
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+
+from agui_django.api.answers import json_answer
+from agui_django.api.base import ApiView
+from agui_django.api.filters import UsageFilters
+from agui_django.api.serializers import UsageReportShape
+from agui_django.models import Run
+from agui_django.protocol.errors import InvalidInput
+
+#: Days that are counted where nobody says, and at most; groups that are listed at most.
+DAYS, MOST_DAYS, MOST_GROUPS = 30, 366, 5000
+
+GROUPS: Final = {"day": "day", "agent": "agent", "user": "user_id"}
+
+SUMS: Final = {
+    "runs": Count("pk"),
+    "failed": Count("pk", filter=Q(status=Run.Status.FAILED)),
+    **{
+        name: Coalesce(Sum(column), 0)
+        for name, column in {
+            "inputTokens": "input_tokens",
+            "cachedTokens": "cached_tokens",
+            "outputTokens": "output_tokens",
+            "reasoningTokens": "reasoning_tokens",
+            "toolCalls": "tool_calls",
+            "durationMs": "duration_ms",
+        }.items()
+    },
+}
+
+
+class Usage(ApiView):
+    """Usage totals."""
+
+    filters: ClassVar = UsageFilters
+    query: ClassVar = ("since", "until", "timeZone", "by", *UsageFilters.base_filters)
+
+    @extend_schema(
+        operation_id="usage_retrieve",
+        parameters=[
+            OpenApiParameter("since", date, description="The first day; by default 30 days are counted."),
+            OpenApiParameter("until", date, description="The last day; by default today."),
+            OpenApiParameter("timeZone", str, description="Whose days; by default the site's."),
+            OpenApiParameter(
+                "by",
+                {"type": "array", "items": {"type": "string", "enum": list(GROUPS)}},
+                description="What is grouped by, separated by commas; `day` by default.",
+                style="form",
+                explode=False,
+            ),
+        ],
+        responses={200: UsageReportShape},
+    )
+    def get(self) -> HttpResponseBase:
+        """What the caller's runs used; for staff with the permission to view runs: all runs."""
+        query = self.request._request.GET
+        zone, groups = _zone(query), _groups(query)
+        since, until = _days(query, zone)
+        rows = self._seen().filter(
+            created_at__gte=_begin(since, zone), created_at__lt=_begin(until + timedelta(1), zone)
+        )
+        rows = self.filters.narrow(rows, query).order_by()
+        if "day" in groups:
+            rows = rows.annotate(day=TruncDate("created_at", tzinfo=zone))
+        sums: Any = SUMS
+        order = [F(GROUPS[name]).desc() if name == "day" else F(GROUPS[name]).asc(nulls_last=True) for name in groups]
+        grouped = rows.values(*(GROUPS[name] for name in groups)).annotate(**sums).order_by(*order)
+        found = list(grouped[: MOST_GROUPS + 1])
+        return json_answer(
+            {
+                "since": since,
+                "until": until,
+                "timeZone": str(zone),
+                "by": groups,
+                "results": [_shown(row, groups) for row in found[:MOST_GROUPS]],
+                "complete": len(found) <= MOST_GROUPS,
+                "total": rows.aggregate(**sums),
+            }
+        )
+
+    def _seen(self) -> QuerySet[Run]:
+        rows, user = self.sight.rows(Run), self.sight.caller.user
+        if self.sight.beyond("view", Run) or not user.is_authenticated:
+            return rows
+        # A scope may be a team's: what somebody used is what ran for them.
+        return rows.filter(user=user)
+
+
+def _shown(row: dict[str, Any], groups: list[str]) -> dict[str, Any]:
+    names = {GROUPS[name]: name for name in groups}
+    return {names.get(name, name): value for name, value in row.items()}
+
+
+def _refused(name: str, message: str) -> InvalidInput:
+    return InvalidInput("The query is malformed.", fields=[{"path": name, "message": message}])
+
+
+def _zone(query: QueryDict) -> tzinfo:
+    name = query.get("timeZone", "")
+    if not name:
+        return timezone.get_current_timezone()
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
+        raise _refused("timeZone", "is not a time zone, such as Europe/Berlin") from None
+
+
+def _groups(query: QueryDict) -> list[str]:
+    groups = [name for name in query.get("by", "day").split(",") if name]
+    if not set(groups) <= GROUPS.keys():
+        raise _refused("by", f"takes {', '.join(GROUPS)}, separated by commas")
+    return [name for name in GROUPS if name in groups] or ["day"]
+
+
+def _days(query: QueryDict, zone: tzinfo) -> tuple[date, date]:
+    until = _day(query, "until") or timezone.localdate(timezone=zone)
+    since = _day(query, "since") or until - timedelta(DAYS - 1)
+    if not 0 <= (until - since).days < MOST_DAYS:
+        raise _refused("since", f"must lie before until, by at most {MOST_DAYS} days")
+    return since, until
+
+
+def _day(query: QueryDict, name: str) -> date | None:
+    text = query.get(name, "")
+    if not text:
+        return None
+    try:
+        day = date.fromisoformat(text)
+    except ValueError:
+        raise _refused(name, "must be a day, such as 2026-01-31") from None
+    if not 1000 < day.year < 9000:
+        raise _refused(name, "is not a day of this world")
+    return day
+
+
+def _begin(day: date, zone: tzinfo) -> datetime:
+    """The first moment of a day."""
+    return datetime.combine(day, time(), zone).astimezone(UTC)
