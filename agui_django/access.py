@@ -141,8 +141,21 @@ class AccessPolicy:
         return True
 
     def may_answer(self, user: Any, interrupt: Interrupt) -> bool:
-        """Whether a user may answer a question: its permission, where the agent asked for one."""
-        return not interrupt.permission or bool(user.has_perm(interrupt.permission))
+        """Whether a user may answer a question, however the answer comes.
+
+        By default whom it was asked may: the thread's owner and the user of the run that asked; in a thread that is
+        nobody's, whoever shares its scope; and staff with ``agui_django.answer_interrupt``. Where the agent named a
+        permission, they need that, too.
+        """
+        if interrupt.permission and not user.has_perm(interrupt.permission):
+            return False
+        asked = {interrupt.thread.owner_id, interrupt.run.user_id} - {None}
+        if user.pk in asked or self.beyond_scope(user, "agui_django.answer_interrupt"):
+            return True
+        try:
+            return not asked and self.scope_for(user) == interrupt.thread.scope
+        except NotAuthenticated:
+            return False
 
     def beyond_scope(self, user: Any, permission: str) -> bool:
         """Whether a user may do something to what lies outside their scope: staff who hold the permission.

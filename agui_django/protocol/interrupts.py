@@ -21,6 +21,7 @@ __all__ = [
     "OpenInterrupt",
     "Resolution",
     "Resolved",
+    "check_repeat",
     "check_response",
     "flat_schema",
     "plan_resume",
@@ -104,7 +105,7 @@ def plan_resume(
         if interrupt_id in waiting:
             continue
         if interrupt_id in known:
-            _check_repeat(interrupt_id, entry, known[interrupt_id])
+            check_repeat(interrupt_id, entry, known[interrupt_id])
             warn(f"/resume/{number}: the interrupt {interrupt_id!r} is closed already; the entry is ignored")
         else:
             warn(f"/resume/{number}: there is no interrupt {interrupt_id!r}; the entry is ignored")
@@ -138,7 +139,13 @@ def _resolved(entry: Mapping[str, Any]) -> Resolved:
     )
 
 
-def _check_repeat(interrupt_id: str, entry: Mapping[str, Any], known: Resolution) -> None:
+def check_repeat(interrupt_id: str, entry: Mapping[str, Any], known: Resolution) -> None:
+    """Let an answer to a closed interrupt pass that only says again how it was closed.
+
+    Raises:
+        InterruptExpired: it expired, and the entry resolves it.
+        ResumeConflict: it was answered otherwise.
+    """
     status = entry["status"]
     if known.status == "expired":
         if status == "resolved":

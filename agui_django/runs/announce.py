@@ -15,6 +15,7 @@ from django.dispatch import Signal
 
 from agui_django import signals
 from agui_django.models import Interrupt, Message, Run
+from agui_django.runs import supervisor
 from agui_django.runs.database import database_alias
 
 
@@ -30,13 +31,29 @@ def awaited() -> bool:
 
 
 async def started(run: UUID, messages: Sequence[str]) -> None:
-    """A run is claimed, with the answers and the messages of those ids that it brought."""
+    """A run is claimed, with the messages of those ids that it brought."""
     await _in_thread(_started, run, messages)
+
+
+async def answered(run: UUID) -> None:
+    """A run has acted on the answers that it brought, or has ended: they are not taken back any more."""
+    await _in_thread(send_answered, run)
+
+
+async def closed(interrupts: Sequence[int]) -> None:
+    """Questions were closed otherwise: they expired, or the user wrote on."""
+    await _in_thread(send_closed, interrupts)
 
 
 async def finished(run: UUID, messages: Sequence[str]) -> None:
     """A run has ended, with the questions it asked and the messages of those ids that it made."""
     await _in_thread(_finished, run, messages)
+
+
+def tell_closed(interrupts: Sequence[int]) -> None:
+    """`closed` in the background, where anybody listens; call in the event loop."""
+    if interrupts and signals.interrupt_resolved.receivers:
+        supervisor.start(closed(interrupts), name="agui signals")
 
 
 async def _in_thread(function: Callable[..., None], *args: object) -> None:
@@ -54,15 +71,30 @@ def _started(run: UUID, messages: Sequence[str]) -> None:
     _send(signals.run_started, "run", Run.objects.using(alias).select_related("thread").filter(pk=run))
     brought = Message.objects.using(alias).filter(run=run, message_id__in=messages).order_by("order")
     _send(signals.message_stored, "message", brought)
-    _send(signals.interrupt_resolved, "interrupt", Interrupt.objects.using(alias).filter(answered_run=run))
+
+
+def send_answered(run: UUID) -> None:
+    """`answered`, in the calling thread."""
+    # What was dropped or expired is told of in another way; those rows have no answer.
+    rows = Interrupt.objects.using(database_alias()).filter(answered_run=run).exclude(response="")
+    _send(signals.interrupt_resolved, "interrupt", rows.select_related("thread", "answered_by").order_by("position"))
+
+
+def send_closed(interrupts: Sequence[int]) -> None:
+    """`closed`, in the calling thread."""
+    rows = Interrupt.objects.using(database_alias()).filter(pk__in=interrupts)
+    _send(signals.interrupt_resolved, "interrupt", rows.select_related("thread", "answered_by").order_by("pk"))
 
 
 def _finished(run: UUID, messages: Sequence[str]) -> None:
     alias = database_alias()
     made = Message.objects.using(alias).filter(run=run, message_id__in=messages).order_by("order")
     _send(signals.message_stored, "message", made)
-    asked = Interrupt.objects.using(alias).filter(run=run, status=Interrupt.Status.OPEN).order_by("position")
+    # Whatever became of them meanwhile: each is told of once.
+    asked = Interrupt.objects.using(alias).filter(run=run).select_related("thread").order_by("position")
     _send(signals.interrupt_opened, "interrupt", asked)
+    if Run.objects.using(alias).filter(pk=run, started_at=None).exists():  # it ended before anybody executed it
+        send_answered(run)
     _send(signals.run_finished, "run", Run.objects.using(alias).select_related("thread").filter(pk=run))
 
 

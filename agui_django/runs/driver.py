@@ -38,12 +38,14 @@ class RunControl:
         aborted: the run was taken away; nothing more is recorded.
         look: what the run has made so far, for who joins in the middle; None before it begins.
     """
+        acted: whether the run has done something that cannot be taken back; None before it begins.
 
     def __init__(self) -> None:
         self.reason: str | None = None
         self.aborted = False
         self.look: Callable[[], Present | None] | None = None
         self._listener: Callable[[], None] | None = None
+        self.acted: Callable[[], bool] | None = None
 
     def cancel(self, reason: str) -> None:
         """Ask the agent to stop; the first reason stands."""
@@ -116,6 +118,7 @@ class _Drive:
         self.session = self._session(log)
         control.look = self.session.present
 
+        control.acted = lambda: self.session.acted
     # ---- the whole -----------------------------------------------------------------------------------------------
 
     async def run(self) -> Closing:

@@ -7,6 +7,7 @@ from those who watch.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
@@ -107,16 +108,17 @@ class RunEngine:
         taken: list[Any] = []
         opened: Opened | None = None
 
-        def take(user: Any) -> None:
-            self.slots.take(user)
-            taken.append(user)
+        def take(request: StartRequest) -> None:
+            # An answer is never turned away for want of room: somebody has waited for it.
+            self.slots.take(request.user, force=request.given is not None)
+            taken.append(request.user)
 
         def admitted() -> Asked:
             asked = ask()
             if not isawaitable(asked.allowed):
                 if not asked.allowed:
                     raise PermissionRefused
-                take(asked.request.user)
+                take(asked.request)
             return asked
 
         try:
@@ -127,7 +129,7 @@ class RunEngine:
             if opened is None:
                 if isawaitable(asked.allowed) and not await asked.allowed:
                     raise PermissionRefused
-                take(asked.request.user)
+                take(asked.request)
                 opened = await get_pool().run(_open, asked.request)
             if opened.kind == "busy":
                 opened = await self._supersede(asked.request, opened, arrived)
@@ -224,10 +226,12 @@ class RunEngine:
 
     async def _execute(self, entry: Any, setup: RunSetup, recorder: Recorder, control: RunControl, user: Any) -> None:
         """Drive a run to its end and write its closing."""
-        announced = None
+        announced = answers = None
         if announce.awaited():
-            brought = [message["id"] for message in setup.new_messages]
-            announced = supervisor.start(announce.started(recorder.uuid, brought), name=f"agui signals {recorder.uuid}")
+            name, brought = f"agui signals {recorder.uuid}", [message["id"] for message in setup.new_messages]
+            announced = supervisor.start(announce.started(recorder.uuid, brought), name=name)
+            if setup.resume:
+                answers = supervisor.start(_tell_answers(recorder, control), name=name)
         try:
             if setup.language:
                 translation.activate(setup.language)
@@ -240,10 +244,14 @@ class RunEngine:
             closed = await recorder.close(closing)
             if closed and queues():
                 supervisor.start(self.upkeep.advance(setup.ledger.thread), name=f"agui queue {setup.ledger.thread}")
+            if closed and closing.interrupts:
+                self.upkeep.expiring.asked(closing.interrupts)
             if closed and announced is not None:
                 await announced
                 await announce.finished(recorder.uuid, [message["id"] for message in closing.messages])
         except BaseException as error:
+                if answers is not None:
+                    await answers
             # Without this the run would be kept alive by its heartbeat, and hold its thread for ever.
             recorder.lose(error if isinstance(error, Exception) else RunClosed("The process ends."))
             raise
@@ -337,6 +345,17 @@ def _failed(setup: RunSetup, recorder: Recorder, error: Exception) -> Closing:
         state=setup.state,
         failure=Failure(code, reference, str(error), trace),
     )
+async def _tell_answers(recorder: Recorder, control: RunControl) -> None:
+    """Tell of the answers that a run carries, once they are not taken back any more: it has acted, or has ended."""
+    while not recorder.closed and not (control.acted is not None and control.acted()):
+        await recorder.wait(recorder.committed, settings.HEARTBEAT)
+    if not recorder.closed:
+        with contextlib.suppress(RunClosed):
+            await recorder.flush()
+    if recorder.lost is None:
+        await announce.answered(recorder.uuid)
+
+
 
 
 _engines: dict[int, RunEngine] = {}

@@ -45,6 +45,7 @@ class Opening:
         self.stored: list[Wire] = []
         self.gone: set[str] = set()
 
+        self.closed: list[int] = []
     def open(self) -> Opened:
         """Judge the request and carry it out.
 
@@ -57,8 +58,7 @@ class Opening:
         if self.request.upload is not None:
             self.request.upload.resolve(self.alias, thread)
         if thread is None:
-            plan = resume.Plan()
-            return self._create(None, plan, self._reconcile(plan))
+            return self._create(None, resume.Plan(), self._reconcile(resume.Plan()))
         runs = self._runs(thread)
         active = next((run for run in runs if run.status in Run.ACTIVE), None)
         if active is not None and reaping.lost(active) and reaping.reap_here(self.alias, thread, active):
@@ -69,26 +69,30 @@ class Opening:
         if repeat is not None:
             return self._opened("attached", run=repeat)
         self._read_messages(thread)
-        if self._asks_for_history():
+        # Answers are judged before anything they meet: of two racing ones the second is told what became of the first.
+        plan = self._plan(thread, runs) if self.data.get("resume") else None
+        if self._asks_for_history(plan):
             if active is not None:
                 return self._opened("joined", run=active, hydration=self._hydration(thread, active))
             if self.stored:
                 return self._opened("hydration", hydration=self._hydration(thread, None))
         waiting = [run for run in runs if run.status == Run.Status.QUEUED]
+        if plan is not None and plan.repeated is not None and not self._reconcile(plan).new:
+            return self._opened("attached", run=plan.repeated)
         if active is not None or (waiting and not self._answers()):
             return self._busy(thread, active, waiting)
-        asking = [run for run in runs if getattr(run, "asking", False)]
-        plan = resume.plan(self.alias, thread, self.request, open_runs=asking, now=self.now, warn=self.warnings.append)
-        found = self._reconcile(plan)
-        if plan.repeated is not None and not found.new:
-            return self._opened("attached", run=plan.repeated)
-        return self._create(thread, plan, found)
+        plan = self._plan(thread, runs) if plan is None else plan
+        return self._create(thread, plan, self._reconcile(plan))
 
     # ---- reading --------------------------------------------------------------------------------------------------
 
     def _runs(self, thread: Thread) -> list[Run]:
-        """The runs that matter: active, queued, with open questions, and those that this request may repeat."""
-        asking = Q(pk__in=Interrupt.objects.filter(thread=thread, status=Interrupt.Status.OPEN).values("run_id"))
+        """The runs that matter: active, queued, those that this request may repeat, and ``asking`` ones.
+
+        These have open questions, or ones that expired and no run was told so.
+        """
+        unsettled = Q(status=Interrupt.Status.OPEN) | Q(status=Interrupt.Status.EXPIRED, answered_run=None)
+        asking = Q(pk__in=Interrupt.objects.filter(unsettled, thread=thread).values("run_id"))
         mine = Q(run_id=self.request.run_input.run_id, digest=self.request.run_input.digest)
         open_ = Q(status__in=[Run.Status.QUEUED, *Run.ACTIVE])
         found = Run.objects.using(self.alias).filter(thread=thread).filter(open_ | asking | mine)
@@ -118,9 +122,18 @@ class Opening:
                 self.gone.add(message_id)
         self.gone -= self.ledger.orders.keys()
 
-    def _asks_for_history(self) -> bool:
-        """``messages: []`` without answers: a client that wants to be shown the thread."""
-        return not self.data["messages"] and not self._answers()
+    def _plan(self, thread: Thread, runs: Sequence[Run]) -> resume.Plan:
+        asking = [run for run in runs if getattr(run, "asking", False)]
+        return resume.plan(self.alias, thread, self.request, open_runs=asking, now=self.now, warn=self.warnings.append)
+
+    def _asks_for_history(self, plan: resume.Plan | None) -> bool:
+        """``messages: []`` without answers: a client that wants to be shown the thread.
+
+        Answers to nothing that this thread ever asked are none (basic/patterns/interrupt-resume, error handling).
+        """
+        if self.data["messages"]:
+            return False
+        return not self._answers() if plan is None else plan.run is None and plan.repeated is None
 
     def _answers(self) -> bool:
         """Whether the request brings answers to questions."""
@@ -142,12 +155,13 @@ class Opening:
         props = self.data["forwardedProps"]
         after = props.get("supersedeAfter") if isinstance(props, dict) else None
         return history.reconcile(
-            self.policy.history,
+            # What the site itself starts brings new messages only, never a list.
+            self.policy.history if self.request.origin == "client" else "verified",
             self.stored,
             history.Request(
                 messages=self.data["messages"],
                 supersede_after=after,
-                resuming=bool(plan.answered),
+                resuming=plan.run is not None,
                 gone=self.gone,
                 roles=self.policy.client_roles,
             ),
@@ -187,7 +201,7 @@ class Opening:
         """
         asking = [each for each in self._runs(thread) if getattr(each, "asking", False)]
         self._read_messages(thread)
-        plan = resume.plan(self.alias, thread, self.request, open_runs=asking, now=self.now, warn=self.warnings.append)
+        plan = self._plan(thread, self._runs(thread))
         return self._create(thread, plan, queued.late(self.alias, thread, self.stored, self.ledger, found), run)
 
     # ---- writing --------------------------------------------------------------------------------------------------
@@ -204,14 +218,16 @@ class Opening:
         if waited is None:
             self._keep_files(thread, found)
         self.ledger.thread = thread.pk
-        self.ledger.resumed = bool(plan.answered)
+        self.ledger.resumed = plan.run is not None
         run = self._insert_run(uid, thread, turn, plan) if waited is None else self._begin_queued(waited, turn)
         if found.superseded:
             self._supersede(run, found.superseded)
         added = [*found.new, *map(history.stand_in, calls)]
         if added:
             store_messages(self.alias, uid, self.ledger, added)
-        resume.carry_out(self.alias, plan, run, self.request.actor or self.request.user, self.now)
+        user = self.request.actor or self.request.user
+        resume.carry_out(self.alias, plan, run, user, self.now, self.request.answerers)
+        self.closed = plan.closed
         if edited or (fresh and thread.state_version):
             made = StateVersion(
                 thread=thread,
@@ -252,7 +268,7 @@ class Opening:
     def _given_up(self, plan: resume.Plan, found: history.Reconciled) -> list[str]:
         """The calls that get a stand-in: those the user moved on from, and those of runs that were stopped or lost."""
         calls = history.dangling([*found.kept, *found.new])
-        if not calls or plan.answered:
+        if not calls or plan.run is not None:
             return []
         if found.user_moved_on:
             return list(history.passed([*found.kept, *found.new], calls))
@@ -396,7 +412,7 @@ class Opening:
         )
 
     def _opened(self, kind: Any, **values: Any) -> Opened:
-        return Opened(kind, warnings=self.warnings, **values)
+        return Opened(kind, closed=self.closed, warnings=self.warnings, **values)
 
 
 #: Finds and locks a thread by its scope and id: the first statement of every run.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
+from uuid import UUID
 
 from agui_django.agents.state_schema import StateSchema
 from agui_django.conf import settings
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from agui_django.runs.attachments import Upload
     from agui_django.runs.started import FirstEvent
 
-Kind = Literal["created", "queued", "busy", "attached", "joined", "hydration", "refused"]
+Kind = Literal["created", "queued", "busy", "attached", "joined", "hydration", "kept", "refused"]
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,27 @@ class AgentPolicy:
             raise InvalidInput("The state does not fit the agent's schema.", fields=fields)
 
 
+@dataclass(frozen=True)
+class Given:
+    """An answer that the site's own code takes for questions of a run.
+
+    Attributes:
+        run: the run that asked.
+        entry: the answer as a resume entry, without the question's id.
+        interrupt: primary key of the question; None: all of the run that are open.
+        by: who answers, a user or None.
+    """
+
+    run: UUID
+    entry: Wire
+    interrupt: int | None = None
+    by: Any = None
+
+    def means(self, interrupt: int, status: str) -> bool:
+        """Whether a question of the run is meant."""
+        return status == "open" if self.interrupt is None else interrupt == self.interrupt
+
+
 @dataclass
 class StartRequest:
     """A request for a run, authenticated and parsed.
@@ -95,6 +117,8 @@ class StartRequest:
         may_answer: asked for each question that the request answers; in a database thread.
         attachments_at: what clients find in front of an attachment's id; empty: the site's addresses say it.
         upload: the files of its messages, once they are stored.
+        given: answers that the site's own code takes: the run is opened once they are complete.
+        answerers: who answered which question (by its id), where the answers are of several people.
     """
 
     scope: str
@@ -114,6 +138,8 @@ class StartRequest:
     may_answer: Callable[[Interrupt], bool] | None = None
     attachments_at: str = ""
     upload: Upload | None = None
+    given: Given | None = None
+    answerers: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def policy(self) -> AgentPolicy:
@@ -158,7 +184,9 @@ class Opened:
             ``busy``: nothing was stored, `run` has to be cancelled first. ``attached``: a repeat; follow `run` from its
             start.
             ``joined``: a client without history met an active run; `run`, and `hydration` is what the thread held when
-            it began. ``hydration``: no run; restate `hydration`. ``refused``: tell `error` as the stream's only event.
+            it began. ``hydration``: no run; restate `hydration`. ``kept``: an answer was kept until the others
+            are there. ``refused``: tell `error` as the stream's only event.
+        closed: primary keys of the questions that were closed for good, other than by answers that a run carries.
         warnings: what of the request was dropped or ignored, for the log.
     """
 
@@ -167,4 +195,5 @@ class Opened:
     setup: RunSetup | None = None
     hydration: Hydration | None = None
     error: AgUiError | None = None
+    closed: list[int] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)

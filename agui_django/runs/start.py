@@ -9,9 +9,9 @@ import asyncio
 import os
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections
@@ -34,6 +34,7 @@ from agui_django.runs.stream import follow
 SITE_SCOPE = "site"
 
 Messages = str | Sequence[Any]
+T = TypeVar("T")
 
 
 async def astart_run(
@@ -119,24 +120,38 @@ def start_run(agent: str, thread: Thread | str | None, messages: Messages, user:
             wait for); use ``transaction.on_commit``.
         SynchronousOnlyOperation: called in an event loop; await `astart_run` there.
     """
+    return in_background(partial(astart_run, agent, thread, messages, user, **options), "start_run()")
+
+
+def in_background(call: Callable[[], Coroutine[Any, Any, T]], name: str) -> T:
+    """Run a coroutine function for a synchronous caller, in the loop of the runs that such callers start.
+
+    Args:
+        call: makes the coroutine.
+        name: the synchronous function, for the errors.
+
+    Raises:
+        TransactionManagementError: called inside a transaction.
+        SynchronousOnlyOperation: called in an event loop.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         pass
     else:
-        raise SynchronousOnlyOperation("Await astart_run() in async code.")
+        raise SynchronousOnlyOperation(f"Await a{name} in async code.")
     if connections[database_alias()].in_atomic_block:
         raise TransactionManagementError(
-            "start_run() was called inside a transaction, which the run cannot see. Use transaction.on_commit(); in "
+            f"{name} was called inside a transaction, which the run cannot see. Use transaction.on_commit(); in "
             "tests use transaction=True or TransactionTestCase."
         )
     language, zone = translation.get_language(), timezone.get_current_timezone()
 
-    async def start() -> Run:
+    async def start() -> T:
         if language is not None:
             translation.activate(language)
         timezone.activate(zone)
-        return await astart_run(agent, thread, messages, user, **options)
+        return await call()
 
     return asyncio.run_coroutine_threadsafe(start(), background_loop()).result()
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from agui_django.conf import settings
-from agui_django.runs import attachments, supervisor
+from agui_django.runs import announce, attachments, supervisor
 from agui_django.runs.requests import Asked, Opened, StartRequest
 from agui_django.runs.watching import Vigil
 
@@ -59,6 +59,7 @@ class Start:
             request, opened = await attachments.uploading(ask, start)
         else:
             request, opened = await start()
+        announce.tell_closed(opened.closed)
         run = opened.run
         if opened.kind not in ("created", "queued") or run is None:
             return opened

@@ -60,8 +60,10 @@ class ThreadStore:
         Raises:
             RequestError: the request cannot be served (`ThreadBusy`, `InvalidInput`); nothing was stored.
         """
-        alias = database_alias()
+        alias, given = database_alias(), request.given
         try:
+            if given is not None:
+                return transact(completing.answer, alias, request, given)
             return transact(lambda: Opening(alias, request).open())
         except ResumeError as error:
             return Opened("refused", error=error)
@@ -180,8 +182,7 @@ def _setup_from_rows(alias: str, run: Run) -> RunSetup:
         if maker == run.pk and METADATA_KEY not in message.get("metadata", {}):
             new.append(message)
     data = decode(run.input)
-    state = decode(thread.state)
-    answers = resume.answers_of_turn(alias, thread, run.turn)
+    answers = resume.answers_of_turn(alias, thread, run.turn, run)
     entries = data.get("resume", [])
     return RunSetup(
         run_id=run.run_id,

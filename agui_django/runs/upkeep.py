@@ -19,6 +19,8 @@ from agui_django.runs import store as stores
 from agui_django.runs.broadcaster import broadcaster
 from agui_django.runs.claims import process_name
 from agui_django.runs.database import get_pool
+from agui_django.runs.expiring import Expiring
+from agui_django.runs.requests import Opened
 from agui_django.runs.setup import RunSetup
 from agui_django.runs.slots import Slots
 from agui_django.runs.watching import watchers
@@ -37,6 +39,7 @@ class Upkeep:
         self._launch = launch
         self._slots = slots
         self._swept = self._recovered = False
+        self.expiring = Expiring(self._begin, claim)
 
     async def advance(self, thread: int) -> None:
         """Start the run that has waited longest for a thread, where that is free."""
@@ -44,12 +47,17 @@ class Upkeep:
             return
         begun = await get_pool().run(stores.ThreadStore().start_next, thread, claim())
         self.end_elsewhere(begun.ended)
-        opened = begun.opened
-        if opened is not None and opened.run is not None and opened.setup is not None:
+        if begun.opened is not None:
+            self._begin(begun.opened, begun.entry)
+
+    def _begin(self, opened: Opened, entry: Any) -> None:
+        """Execute a run that nobody's request waits for."""
+        announce.tell_closed(opened.closed)
+        if opened.run is not None and opened.setup is not None:
             if opened.warnings:
                 logger.warning("Run %s: %s", opened.run.pk, "; ".join(opened.warnings[:20]))
             self._slots.take(opened.run.user, force=True)
-            self._launch(begun.entry, opened.run, opened.setup, opened.run.user)
+            self._launch(entry, opened.run, opened.setup, opened.run.user)
 
     async def advance_all(self) -> None:
         """Move the queues of all threads that are free."""
@@ -60,7 +68,7 @@ class Upkeep:
             logger.exception("Queues could not be moved; they are looked at again")
 
     async def sweep(self) -> None:
-        """End lost runs, whoever left them, and move queues that stand still.
+        """End lost runs, whoever left them, close questions whose time is over, and move queues that stand still.
 
         The first time in a process also runs are looked at that were alive a moment ago: perhaps it replaces theirs.
         """
@@ -69,6 +77,7 @@ class Upkeep:
             self.end_elsewhere(await get_pool().run(partial(stores.ThreadStore().reap_lost, quiet=quiet)))
         except Exception:
             logger.exception("Lost runs could not be ended; they are looked at again")
+        await self.expiring.sweep()
         if queues():
             await self.advance_all()
 

@@ -151,6 +151,7 @@ def _request(
         extra=caller.extra,
         language=language,
         time_zone=time_zone,
+        may_answer=partial(get_policy().may_answer, caller.user),
     )
 
 
