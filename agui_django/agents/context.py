@@ -20,6 +20,7 @@ from agui_django.agents.items import MessageBlock, StepBlock, any_thread
 from agui_django.agents.once import Once
 from agui_django.agents.sink import After, Event, Wire
 from agui_django.agents.state import Snapshot
+from agui_django.agents.subagents import Delegates
 from agui_django.agents.sync import SyncRunContext
 from agui_django.protocol.codec import encode
 
@@ -31,7 +32,7 @@ _USAGE = {
 Role = Literal["developer", "system", "assistant", "user"]
 
 
-class RunContext(Facts[S], Asks, Once):
+class RunContext(Facts[S], Delegates, Asks, Once):
     """One run, for an agent in the event loop. Any thread may emit through it.
 
     Type parameter: a TypedDict that says what ``run.state`` holds.

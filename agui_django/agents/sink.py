@@ -81,6 +81,7 @@ class Handle(Protocol):
 
     id: str
     open: bool
+    owner: str | None
 
 
 class RunSink(Protocol):
@@ -118,10 +119,14 @@ class RunSink(Protocol):
     def send_closing(self, event: Wire) -> None:
         """As `send`, for the event that closes a block: never raises."""
 
-    def close_subagent(
-        self, run_id: str, *, error: str | None = None, suspended: Mapping[str, list[str]] | None = None
-    ) -> None:
-        """End a subagent with all that it left open, innermost first; never raises."""
+    def finish_subagent(self, event: Wire) -> None:
+        """The event that ends a subagent that did what it had to; never raises."""
+
+    def stop_subagent(self, run_id: str, *, error: str | None = None) -> None:
+        """End a subagent by an error, else as suspended, with all that it left open, innermost first; never raises."""
+
+    def suspensions(self) -> dict[str, list[str]]:
+        """Of every open subagent, the ids of the questions that it asked."""
 
     def handle(self, kind: str, item_id: str) -> Handle | None:
         """The short way for deltas of an open item."""

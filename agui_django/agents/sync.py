@@ -18,11 +18,12 @@ from agui_django.agents.facts import Facts, S, wire_part
 from agui_django.agents.items import MessageBlock
 from agui_django.agents.once import SyncOnce
 from agui_django.agents.sink import Event, RunSink
+from agui_django.agents.subagents import SyncDelegates
 
 T = TypeVar("T")
 
 
-class SyncRunContext(Facts[S], Asks, SyncOnce):
+class SyncRunContext(Facts[S], SyncDelegates, Asks, SyncOnce):
     """One run, for an agent or a tool in a thread.
 
     Type parameter: a TypedDict that says what ``run.state`` holds.

@@ -69,7 +69,7 @@ class ChunkExpander:
             return [event]
         if kind in _CLOSES_LANE:
             # SUBAGENT_FINISHED and SUBAGENT_ERROR close the lane of the subagent they name, which is this lane too.
-            return [*self._close(event.get("subagentRunId")), event]
+            return [*self.close(event.get("subagentRunId")), event]
         return [*self.close_all(), event] if kind in _RUN_LEVEL else [event]
 
     def close_all(self) -> list[dict[str, Any]]:
@@ -78,7 +78,8 @@ class ChunkExpander:
         self._lanes.clear()
         return closing
 
-    def _close(self, lane: str | None) -> list[dict[str, Any]]:
+    def close(self, lane: str | None) -> list[dict[str, Any]]:
+        """The END of what one lane assembles."""
         stream = self._lanes.pop(lane, None)
         return [] if stream is None else [stream.end()]
 
@@ -98,7 +99,7 @@ class ChunkExpander:
                     )
         else:
             opened = self._opened_by(event, family)
-            out = self._close(lane)
+            out = self.close(lane)
             stream = self._lanes[lane] = opened
             out.append(_with(_opening(stream), event, "metadata"))
 

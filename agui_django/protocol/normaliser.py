@@ -248,6 +248,10 @@ class Normaliser:
         """The ENDs of what chunks opened."""
         return self._closing(self._expander.close_all())
 
+    def close_subagent(self, event: Wire) -> list[Wire]:
+        """The event that ends a subagent, also of a run that is lost, behind the END of what its chunks opened."""
+        return self._closing([*self._expander.close(event["subagentRunId"]), event])
+
     def close_reopened(self) -> list[Wire]:
         """The ENDs of what was opened again for a continuation after its END."""
         return self._closing(self._repairs.ends())

@@ -182,20 +182,33 @@ class Emission:
         if self.closed:
             return
         try:
+        self._close(self.normaliser.close_item, event)
+
+    def _close(self, take: Callable[[Wire], list[Wire]], event: Wire) -> None:
             self._emit_edits()
         except Exception:
             logger.debug("Edits before the end of a block were refused", exc_info=True)
         try:
-            self.append(self.normaliser.close_item(event))
+            self.append(take(event))
         except (LogLimit, AgentFlood, RunClosed):
             logger.debug("The end of a block was refused", exc_info=True)
 
-    def close_subagent(
-        self, run_id: str, *, error: str | None = None, suspended: Mapping[str, list[str]] | None = None
-    ) -> None:
-        """End a subagent with all that it left open, innermost first; never raises."""
+    def finish_subagent(self, event: Wire) -> None:
+        """The event that ends a subagent that did what it had to; never raises."""
+        self._close(self.normaliser.close_subagent, event)
+
+    def stop_subagent(self, run_id: str, *, error: str | None = None) -> None:
+        """End a subagent by an error, else as suspended, with all that it left open, innermost first; never raises."""
+        suspended = self.suspensions() if error is None else None
         for event in self.normaliser.verifier.closing_events(error=error, suspended=suspended, subagent=run_id):
-            self.send_closing(event)
+            closes = (
+                self.normaliser.close_subagent if event["type"].startswith("SUBAGENT") else self.normaliser.close_item
+            )
+            self._close(closes, event)
+
+    def suspensions(self) -> dict[str, list[str]]:
+        """Of every open subagent, the ids of the questions that it asked."""
+        raise NotImplementedError
 
     def handle(self, kind: str, item_id: str) -> Handle | None:
         """The short way for deltas of an open item."""

@@ -10,6 +10,7 @@ import secrets
 from typing import Any
 
 from agui_django.agents.asking import plain
+from agui_django.agents.subagents import CANCELLED, FAILED
 from agui_django.protocol.errors import NotJson, ProtocolViolation
 from agui_django.runs.endings import Ending, Happened, decide
 from agui_django.runs.session import RunSession
@@ -127,13 +128,8 @@ class Finish:
 
     def _closing_events(self, ending: Ending) -> None:
         session = self.session
-        asked: dict[str, list[str]] = {}
-        for question, _ in session.questions.values():
-            if "subagentRunId" in question:
-                asked.setdefault(question["subagentRunId"], []).append(question["id"])
-        open_subagents = {item.id for item in session.normaliser.verifier.open_items() if item.kind == "subagent"}
-        suspended = {name: asked.get(name, []) for name in open_subagents} if ending.status == "interrupted" else None
-        error = "The subagent failed." if ending.status == "failed" else None
+        suspended = session.suspensions() if ending.status == "interrupted" else None
+        error = {"failed": FAILED, "cancelled": CANCELLED}.get(ending.status)
         try:
             session.append(session.normaliser.close_all(error=error, suspended=suspended))
         except Exception:

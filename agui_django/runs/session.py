@@ -201,6 +201,16 @@ class RunSession(Emission):
         return self.log.settle_once(claim, text)
 
     def suspend(self) -> NoReturn:
+    def suspensions(self) -> dict[str, list[str]]:
+        """Of every open subagent, the ids of the questions that it asked."""
+        asked: dict[str, list[str]] = {
+            item.id: [] for item in self.normaliser.verifier.open_items() if item.kind == "subagent"
+        }
+        for question, _ in self.questions.values():
+            if question.get("subagentRunId") in asked:
+                asked[question["subagentRunId"]].append(question["id"])
+        return asked
+
         """Leave the function, where something outside can bring it back."""
         if not self.questions and not any(
             name in self.tool_names or call_id.startswith(f"{self.setup.turn}:") for call_id, name in self._open_calls()
