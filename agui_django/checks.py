@@ -276,6 +276,7 @@ def _dotted_paths(key: str, value: Any) -> Iterator[CheckMessage]:
         "AUTHENTICATION_CLASSES": "an authentication class of REST framework",
         "ADAPTERS": "a class with accepts() and run()",
         "RUNNER": "a subclass of agui_django.runs.runners.Runner",
+        "TITLE": "a function of a thread and its messages",
     }.get(key)
     if wanted is None or value is None:
         return
@@ -293,6 +294,8 @@ def _is_kind(key: str, found: Any) -> bool:
         from agui_django.access import AccessPolicy
 
         return isinstance(found, type) and issubclass(found, AccessPolicy)
+    if key == "TITLE":
+        return callable(found)
     if key == "RUNNER":
         from agui_django.runs.runners import Runner
 

@@ -143,6 +143,11 @@ class Defaults:
     ADAPTERS: tuple[str, ...] = ()
     """Dotted paths of adapter classes that `register` asks whether they take an object."""
 
+    TITLE: str | None = None
+    """Dotted path of a function of a thread and its messages (wire dicts) that gives the thread's title, synchronous or
+    not. It is called once the first turn has ended, outside of any transaction, and has a minute; when it fails or
+    gives an empty text it is asked again after the next turn. None, and until then: the first user message."""
+
     RUNNER: str | None = None
     """Dotted path of the class that hands pending runs to workers, such as ``agui_django.runs.runners.CeleryRunner``;
     None: the web process executes them."""

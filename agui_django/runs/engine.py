@@ -33,7 +33,7 @@ from agui_django.protocol.errors import (
     ThreadBusy,
     answer_for,
 )
-from agui_django.runs import announce, runners, supervisor
+from agui_django.runs import announce, runners, supervisor, titling
 from agui_django.runs import recorder as recorders
 from agui_django.runs import store as stores
 from agui_django.runs.broadcaster import broadcaster
@@ -246,6 +246,8 @@ class RunEngine:
                 supervisor.start(self.upkeep.advance(setup.ledger.thread), name=f"agui queue {setup.ledger.thread}")
             if closed and closing.interrupts:
                 self.upkeep.expiring.asked(closing.interrupts)
+            if closed and titling.due(setup, closing):
+                supervisor.start(titling.entitle(setup.ledger.thread), name=f"agui title {setup.ledger.thread}")
             if closed and announced is not None:
                 await announced
                 await announce.finished(recorder.uuid, [message["id"] for message in closing.messages])
