@@ -16,11 +16,25 @@ import jsonpointer
 from agui_django.protocol.codec import encode
 
 _BAD_ESCAPE = re.compile("~(?![01])")
+_MEMBERS: Mapping[str, set[str]] = {
+    "add": {"path", "value"},
+    "replace": {"path", "value"},
+    "test": {"path", "value"},
+    "remove": {"path"},
+    "move": {"from", "path"},
+    "copy": {"from", "path"},
+}
 _INDEX = re.compile("0|[1-9][0-9]{0,15}", re.ASCII)
 
 
 class PatchError(ValueError):
-    """The patch does not apply to this document."""
+    """The patch does not apply to this document.
+
+    Attributes:
+        at: which operation is to blame, counted from 0.
+    """
+
+    at = 0
 
 
 class PatchTooLarge(PatchError):
@@ -57,10 +71,34 @@ def apply_patch(document: Any, ops: Iterable[Mapping[str, Any]], *, most: int | 
         except PatchTooLarge:
             raise
         except (PatchError, jsonpatch.JsonPatchException, jsonpointer.JsonPointerException) as error:
-            raise PatchError(f"operation {number}: {error}") from None
+            raise _failed(number, str(error)) from None
         except (KeyError, TypeError):
-            raise PatchError(f"operation {number}: malformed") from None
+            raise _failed(number, "malformed") from None
     return result
+
+
+def check_patch(ops: Iterable[Any]) -> None:
+    """Check the form of a patch, whatever the document.
+
+    Raises:
+        PatchError: an operation is malformed, or one that is refused whatever the document.
+    """
+    for number, op in enumerate(ops):
+        name = op.get("op") if isinstance(op, Mapping) else None
+        needed = _MEMBERS.get(name) if isinstance(name, str) else None
+        if needed is None or any(name not in op for name in needed):
+            raise _failed(number, "malformed")
+        try:
+            for pointer in needed & {"path", "from"}:
+                _tokens(op[pointer])
+        except PatchError as error:
+            raise _failed(number, str(error)) from None
+
+
+def _failed(number: int, why: str) -> PatchError:
+    error = PatchError(f"operation {number}: {why}")
+    error.at = number
+    return error
 
 
 def make_patch(old: Any, new: Any) -> list[dict[str, Any]]:

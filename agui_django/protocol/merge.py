@@ -22,6 +22,7 @@ COMPARISONS: Final = 500_000
 #: Stands for "there is none".
 _MISSING: Final[Any] = object()
 
+Wire = dict[str, Any]
 Token = tuple[Any, ...]
 Pairs = list[tuple[int, int]]
 
@@ -60,17 +61,17 @@ def _merge(base: Any, ours: Any, theirs: Any, left: list[int]) -> Any:
         return ours
     if json_equal(ours, base):
         return theirs
-    for kind, inside in ((dict, _members), (list, _items)):
-        if isinstance(ours, kind) and isinstance(theirs, kind) and (base is _MISSING or isinstance(base, kind)):
-            return inside(kind() if base is _MISSING else base, ours, theirs, left)
+    if isinstance(ours, dict) and isinstance(theirs, dict) and (base is _MISSING or isinstance(base, dict)):
+        return _members({} if base is _MISSING else base, ours, theirs, left)
+    if isinstance(ours, list) and isinstance(theirs, list) and (base is _MISSING or isinstance(base, list)):
+        return _items([] if base is _MISSING else base, ours, theirs, left)
     return theirs
 
 
-def _members(base: Any, ours: Any, theirs: Any, left: list[int]) -> dict[str, Any]:
-    merged = {}
+def _members(base: Wire, ours: Wire, theirs: Wire, left: list[int]) -> Wire:
+    merged: Wire = {}
     for key in [*ours, *(key for key in theirs if key not in ours)]:
-        sides = [side.get(key, _MISSING) for side in (base, ours, theirs)]
-        value = _merge(*sides, left)
+        value = _merge(base.get(key, _MISSING), ours.get(key, _MISSING), theirs.get(key, _MISSING), left)
         if value is not _MISSING:
             merged[key] = value
     return merged

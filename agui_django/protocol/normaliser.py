@@ -106,8 +106,8 @@ class Normaliser:
             return []
         return self._guarded(self._admit, event, applied)
 
-    def started(self, event: Wire) -> list[Wire]:
-        """The engine's own first events."""
+    def aside(self, event: Wire) -> list[Wire]:
+        """An event of the engine's own that has nothing to do with what the agent has open: it ends no chunks."""
         self.verifier.feed(event)
         event.setdefault("timestamp", self._now())
         return [event]

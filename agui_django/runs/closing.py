@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from agui_django.models import Interrupt, Message, MessageQuerySet, Run, RunEvents, StateVersion, Thread
 from agui_django.protocol.codec import encode
-from agui_django.runs import once, resume, sql
+from agui_django.runs import merging, once, resume, sql
 from agui_django.runs.database import database_alias, transact
 from agui_django.runs.ledger import (
     STEP,
@@ -23,7 +23,6 @@ from agui_django.runs.ledger import (
     fingerprint,
     last_words,
     readable,
-    state_digest,
     token_totals,
 )
 from agui_django.runs.setup import Closing, Settled, Wire
@@ -83,7 +82,7 @@ def close_here(
         Taken: the run is not this claim's any more; the transaction must not be committed.
     """
     alias = database_alias()
-    version = _update_thread(alias, ledger, closing)
+    version = _update_thread(alias, uuid, ledger, closing)
     values = run_values(closing, last_seq)
     if not sql.update(alias, Run, values, uuid=uuid, claim=claim, status=Run.Status.RUNNING):
         raise Taken
@@ -92,17 +91,8 @@ def close_here(
         once.settle_here(alias, settled)
     _write_messages(alias, uuid, ledger, closing)
     if version is not None:
-        sql.insert_row(
-            alias,
-            StateVersion(
-                thread_id=ledger.thread,
-                run_id=uuid,
-                version=version,
-                state=encode(closing.state),
-                digest=state_digest(closing.state),
-                origin=StateVersion.Origin.AGENT,
-            ),
-        )
+        origin = StateVersion.Origin.AGENT
+        merging.insert_version(alias, ledger.thread, version, closing.state, origin=origin, run=uuid)
     if closing.interrupts:
         Interrupt.objects.using(alias).bulk_create(_interrupts(uuid, ledger, closing))
     if ledger.resumed and reopens(closing):
@@ -146,8 +136,8 @@ def run_values(closing: Closing, last_seq: int) -> dict[str, Any]:
     return values
 
 
-def _update_thread(alias: str, ledger: Ledger, closing: Closing) -> int | None:
-    """Update the thread's row, which locks it first; returns the number of the state's new version."""
+def _update_thread(alias: str, uuid: UUID, ledger: Ledger, closing: Closing) -> int | None:
+    """Update the thread's row, which locks it first; returns the number of the state's version that is to be stored."""
     values: dict[str, Any] = {"updated_at": timezone.now()}
     totals = token_totals(closing.usage)
     for column in ("input_tokens", "output_tokens"):
@@ -155,13 +145,14 @@ def _update_thread(alias: str, ledger: Ledger, closing: Closing) -> int | None:
             values[column] = sql.Plus(totals[column])
     if words := last_words(closing.messages):
         values["last_words"] = words
-    version = None
-    if closing.state_changed:
-        threads = Thread.objects.using(alias).select_for_update(no_key=True).filter(pk=ledger.thread)
-        version = (threads.values_list("state_version", flat=True).first() or 0) + 1
-        values |= {"state": encode(closing.state), "state_version": version}
+    if ledger.version == ledger.began:
+        state = {"state": encode(closing.state), "state_version": ledger.version + 1} if closing.state_changed else {}
+        # Another version: it was edited meanwhile. That costs a run that was not edited no statement.
+        if sql.update(alias, Thread, values | state, id=ledger.thread, state_version=ledger.version):
+            return ledger.version + 1 if state else None
+    values |= merging.leave(alias, ledger, uuid, closing.state, changed=closing.state_changed)
     sql.update(alias, Thread, values, id=ledger.thread)
-    return version
+    return None
 
 
 def _write_messages(alias: str, uuid: UUID, ledger: Ledger, closing: Closing) -> None:

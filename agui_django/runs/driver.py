@@ -16,6 +16,7 @@ from agui_django.agents.asking import plain
 from agui_django.agents.registry import AgentEntry
 from agui_django.conf import settings
 from agui_django.runs.calling import AgentCall
+from agui_django.runs.edits import Edit
 from agui_django.runs.endings import is_cancel
 from agui_django.runs.finishing import Finish
 from agui_django.runs.present import Present
@@ -37,15 +38,17 @@ class RunControl:
         reason: why it was cancelled first: user, staff, disconnect, superseded, timeout or shutdown.
         aborted: the run was taken away; nothing more is recorded.
         look: what the run has made so far, for who joins in the middle; None before it begins.
-    """
+        take: takes an edit of the state in; see `Emission.take_in`. None before it begins.
         acted: whether the run has done something that cannot be taken back; None before it begins.
+    """
 
     def __init__(self) -> None:
         self.reason: str | None = None
         self.aborted = False
         self.look: Callable[[], Present | None] | None = None
-        self._listener: Callable[[], None] | None = None
+        self.take: Callable[[Edit], bool | None] | None = None
         self.acted: Callable[[], bool] | None = None
+        self._listener: Callable[[], None] | None = None
 
     def cancel(self, reason: str) -> None:
         """Ask the agent to stop; the first reason stands."""
@@ -117,8 +120,9 @@ class _Drive:
         self.woken: asyncio.Future[None] | None = None
         self.session = self._session(log)
         control.look = self.session.present
-
+        control.take = self.session.take_in
         control.acted = lambda: self.session.acted
+
     # ---- the whole -----------------------------------------------------------------------------------------------
 
     async def run(self) -> Closing:

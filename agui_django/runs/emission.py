@@ -7,6 +7,7 @@ event, a limit) is remembered, whatever becomes of the exception.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from threading import get_ident
@@ -18,9 +19,11 @@ from agui_django.agents.sink import READY, Event, Handle, Wire
 from agui_django.agents.state import Snapshot, StateDocument
 from agui_django.protocol.codec import encode
 from agui_django.protocol.downgrade import needs_downgrade
-from agui_django.protocol.errors import AgentFlood, LogLimit, RunClosed
+from agui_django.protocol.errors import AgentFlood, AgUiError, LogLimit, RunClosed
+from agui_django.protocol.json_patch import PatchError, apply_patch, json_equal, make_patch
 from agui_django.protocol.normaliser import Normaliser
 from agui_django.protocol.reducer import Reducer
+from agui_django.runs.edits import Edit, mark
 from agui_django.runs.setup import RunLog, RunSetup, milliseconds
 from agui_django.runs.started import first_event
 
@@ -132,13 +135,13 @@ class Emission:
     def start(self) -> None:
         """RUN_STARTED, and the state where it is not what the client holds."""
         first = self.setup.first or first_event(self.setup)
-        self.normaliser.started(first.wire)
+        self.normaliser.aside(first.wire)
         if self.setup.first is None:
             self._put(first.text, plain=first.plain, urgent=True)
         else:  # the log begins with it
             self.count = 1
         if self.setup.state_differs:
-            self.append(self.normaliser.started({"type": "STATE_SNAPSHOT", "snapshot": self.document.plain()}))
+            self.append(self.normaliser.aside({"type": "STATE_SNAPSHOT", "snapshot": self.document.plain()}))
 
     # ---- the agent's events ------------------------------------------------------------------------------------------
 
@@ -179,12 +182,12 @@ class Emission:
 
     def send_closing(self, event: Wire) -> None:
         """The event that closes a block, also of a run that is lost; never raises."""
-        if self.closed:
-            return
-        try:
         self._close(self.normaliser.close_item, event)
 
     def _close(self, take: Callable[[Wire], list[Wire]], event: Wire) -> None:
+        if self.closed:
+            return
+        try:
             self._emit_edits()
         except Exception:
             logger.debug("Edits before the end of a block were refused", exc_info=True)
@@ -365,6 +368,40 @@ class Emission:
                 self._dirty[document] = emit
                 self._busy = True
 
+    def take_in(self, edit: Edit) -> bool | None:
+        """Make an edit from outside in the live state, in place, and tell it.
+
+        It is made as its patch says where that leads to what it means by now, else by difference.
+
+        Returns:
+            Whether it is done; False: a block of the agent's is open in another thread, try again; None: the run has
+            ended, or ends.
+        """
+        document, normaliser = self.document, self.normaliser
+        if not document.lock.acquire(blocking=False):
+            return False
+        try:
+            self.settle()
+            if self.closed or normaliser.own_terminal or normaliser.violation or normaliser.refusal:
+                return None
+            now = document.plain()
+            wanted = edit.on(now)
+            changed = document.external(_steps(edit, now, wanted)) or []
+        except AgUiError as error:
+            if self.closed or normaliser.violation or normaliser.refusal:  # what waited was refused
+                return None
+            self.warn(f"Version {edit.version} of the state was not taken in: {error}")
+            changed = []
+        finally:
+            document.lock.release()
+        self.state_edited = True
+        delta = {"type": "STATE_DELTA", "delta": changed, "metadata": mark(edit.version)}
+        try:
+            self.append(normaliser.aside(delta))
+        except (LogLimit, AgentFlood, RunClosed):
+            logger.debug("An edit came as the log was full", exc_info=True)
+        return True
+
     def post(self, fn: Callable[..., Any], *args: Any) -> None:
         """Have the loop call this, in order; from any thread."""
         if get_ident() == self.thread:
@@ -405,6 +442,14 @@ class _Turn:
         yield  # the loop's turn
         if self._log.crowded():
             yield from self._log.room().__await__()
+
+
+def _steps(edit: Edit, now: Any, wanted: Any) -> list[Wire]:
+    """The operations that turn what the state is now into what it is to be: those of the edit, if they do."""
+    with contextlib.suppress(PatchError):
+        if json_equal(apply_patch(now, edit.patch), wanted):
+            return edit.patch
+    return make_patch(now, wanted)
 
 
 def _state_event(edits: Any) -> Wire:

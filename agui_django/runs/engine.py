@@ -40,6 +40,7 @@ from agui_django.runs.broadcaster import broadcaster
 from agui_django.runs.claims import process_name
 from agui_django.runs.database import get_pool
 from agui_django.runs.driver import RunControl, drive
+from agui_django.runs.intake import Intake
 from agui_django.runs.polling import poller
 from agui_django.runs.recorder import Recorder
 from agui_django.runs.relay import relay
@@ -65,9 +66,10 @@ LOOK = 0.25
 
 
 class Running(RunControl):
-    """The control of a run of this process, with its task."""
+    """The control of a run of this process, with its task and the edits that it takes in."""
 
     task: asyncio.Task[None]
+    intake: Intake
 
 
 class RunEngine:
@@ -76,7 +78,7 @@ class RunEngine:
     def __init__(self) -> None:
         """Nothing runs."""
         self.slots = Slots()
-        self._running: dict[UUID, tuple[asyncio.AbstractEventLoop, RunControl]] = {}
+        self._running: dict[UUID, tuple[asyncio.AbstractEventLoop, Running]] = {}
         self.upkeep = Upkeep(self.launch, self.slots)
         supervisor.stoppers.append(self.cancel_all)
         poller.sweep, poller.advance = self.upkeep.sweep, self.upkeep.advance_all
@@ -215,6 +217,10 @@ class RunEngine:
         loop = asyncio.get_running_loop()
         self._running[run.pk] = loop, control
         poller.executing[run.pk] = partial(self._cancel_here, run.pk)
+        control.intake = Intake(run.pk, setup.ledger, control)
+        poller.edited[run.pk] = partial(self._edited_here, run.pk)
+        if run.thread.state_version > setup.ledger.version:  # edited before it was claimed
+            control.intake.edited(run.thread.state_version)
         recorder = Recorder(run, setup)
         recorder.on_lost = lambda _error: control.abort()
         recorder.on_commit = broadcaster.publish
@@ -242,24 +248,25 @@ class RunEngine:
             except Exception as error:
                 closing = _failed(setup, recorder, error)
             closed = await recorder.close(closing)
-            if closed and queues():
-                supervisor.start(self.upkeep.advance(setup.ledger.thread), name=f"agui queue {setup.ledger.thread}")
             if closed and closing.interrupts:
                 self.upkeep.expiring.asked(closing.interrupts)
+            if closed and queues():
+                supervisor.start(self.upkeep.advance(setup.ledger.thread), name=f"agui queue {setup.ledger.thread}")
             if closed and titling.due(setup, closing):
                 supervisor.start(titling.entitle(setup.ledger.thread), name=f"agui title {setup.ledger.thread}")
             if closed and announced is not None:
                 await announced
-                await announce.finished(recorder.uuid, [message["id"] for message in closing.messages])
-        except BaseException as error:
                 if answers is not None:
                     await answers
+                await announce.finished(recorder.uuid, [message["id"] for message in closing.messages])
+        except BaseException as error:
             # Without this the run would be kept alive by its heartbeat, and hold its thread for ever.
             recorder.lose(error if isinstance(error, Exception) else RunClosed("The process ends."))
             raise
         finally:
             self._running.pop(recorder.uuid, None)
             poller.executing.pop(recorder.uuid, None)
+            poller.edited.pop(recorder.uuid, None)
             watchers.ended(recorder.uuid)
             self.slots.give_back(user)
 
@@ -275,7 +282,7 @@ class RunEngine:
             # Who executes it reads the request; what nobody executes yet has to be ended here.
             thread = await pool.run(store.cancel_waiting, run, reason)
             if thread is None:
-                relay.stop(run)
+                relay.look(run)
             else:
                 self.upkeep.end_elsewhere([run])
                 await self.upkeep.advance(thread)
@@ -293,6 +300,27 @@ class RunEngine:
             return False
         try:
             loop.call_soon_threadsafe(control.cancel, reason)
+        except RuntimeError:  # closed just now
+            return False
+        return True
+
+    def edited(self, run: UUID, version: int) -> None:
+        """The state of an active run's thread was edited, and that is committed. From any thread.
+
+        Args:
+            run: the run, whichever process executes it.
+            version: the state's version by now.
+        """
+        if not self._edited_here(run, version):
+            relay.look(run)
+
+    def _edited_here(self, run: UUID, version: int) -> bool:
+        """Have a run of this process take edits in; from any thread. False for others."""
+        loop, control = self._running.get(run, (None, None))
+        if loop is None or control is None or loop.is_closed():
+            return False
+        try:
+            loop.call_soon_threadsafe(control.intake.edited, version)
         except RuntimeError:  # closed just now
             return False
         return True
@@ -323,6 +351,17 @@ def _open(request: StartRequest) -> Opened:
     return stores.ThreadStore().open_run(replace(request, claim=claim(), first_event=first_event))
 
 
+async def _tell_answers(recorder: Recorder, control: RunControl) -> None:
+    """Tell of the answers that a run carries, once they are not taken back any more: it has acted, or has ended."""
+    while not recorder.closed and not (control.acted is not None and control.acted()):
+        await recorder.wait(recorder.committed, settings.HEARTBEAT)
+    if not recorder.closed:
+        with contextlib.suppress(RunClosed):
+            await recorder.flush()
+    if recorder.lost is None:
+        await announce.answered(recorder.uuid)
+
+
 def _missing(name: str, error: Exception) -> AgentEntry:
     """Stands for an agent that this process cannot load: its run fails in order."""
 
@@ -347,17 +386,6 @@ def _failed(setup: RunSetup, recorder: Recorder, error: Exception) -> Closing:
         state=setup.state,
         failure=Failure(code, reference, str(error), trace),
     )
-async def _tell_answers(recorder: Recorder, control: RunControl) -> None:
-    """Tell of the answers that a run carries, once they are not taken back any more: it has acted, or has ended."""
-    while not recorder.closed and not (control.acted is not None and control.acted()):
-        await recorder.wait(recorder.committed, settings.HEARTBEAT)
-    if not recorder.closed:
-        with contextlib.suppress(RunClosed):
-            await recorder.flush()
-    if recorder.lost is None:
-        await announce.answered(recorder.uuid)
-
-
 
 
 _engines: dict[int, RunEngine] = {}

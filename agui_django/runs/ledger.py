@@ -30,6 +30,8 @@ class Ledger:
     Attributes:
         thread: primary key of the thread.
         resumed: whether the run answers interrupts.
+        began: the version of the state that it began with.
+        version: the version of the last edit that it has taken in; at first that it began with.
         orders: message id -> order number, of all messages in play.
         calls: tool call id -> id of the message that made it.
         results: ids of the tool messages.
@@ -38,6 +40,8 @@ class Ledger:
 
     thread: int
     resumed: bool = False
+    began: int = 0
+    version: int = 0
     orders: dict[str, int] = field(default_factory=dict)
     calls: dict[str, str] = field(default_factory=dict)
     results: set[str] = field(default_factory=set)

@@ -18,7 +18,7 @@ from agui_django.runs.database import database_alias
 WAKE = "agui.wake"
 #: These runs are followed from a channel, for a while.
 WATCH = "agui.watch"
-#: A run of yours was asked to stop: look at the column.
+#: A run of yours was asked to stop, or has an edit of the state to take in: look at the rows.
 STOP = "agui.stop"
 
 #: Runs or threads named in one message.

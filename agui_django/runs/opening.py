@@ -17,9 +17,10 @@ from django.utils import timezone
 
 from agui_django.models import Interrupt, Message, Run, RunEvents, StateVersion, Thread
 from agui_django.protocol.codec import clean, decode, encode
-from agui_django.protocol.errors import ThreadBusy
+from agui_django.protocol.errors import InvalidInput, StateTooLarge, ThreadBusy
 from agui_django.protocol.json_patch import json_equal
-from agui_django.runs import attachments, history, queued, reaping, resume, sql
+from agui_django.protocol.merge import merge
+from agui_django.runs import attachments, history, merging, queued, reaping, resume, sql
 from agui_django.runs.closing import store_messages
 from agui_django.runs.ledger import Ledger, last_words, state_digest, title
 from agui_django.runs.requests import Hydration, Opened, StartRequest
@@ -44,8 +45,8 @@ class Opening:
         self.ledger = Ledger(thread=0)
         self.stored: list[Wire] = []
         self.gone: set[str] = set()
-
         self.closed: list[int] = []
+
     def open(self) -> Opened:
         """Judge the request and carry it out.
 
@@ -76,9 +77,9 @@ class Opening:
                 return self._opened("joined", run=active, hydration=self._hydration(thread, active))
             if self.stored:
                 return self._opened("hydration", hydration=self._hydration(thread, None))
-        waiting = [run for run in runs if run.status == Run.Status.QUEUED]
         if plan is not None and plan.repeated is not None and not self._reconcile(plan).new:
             return self._opened("attached", run=plan.repeated)
+        waiting = [run for run in runs if run.status == Run.Status.QUEUED]
         if active is not None or (waiting and not self._answers()):
             return self._busy(thread, active, waiting)
         plan = self._plan(thread, runs) if plan is None else plan
@@ -146,7 +147,7 @@ class Opening:
             thread_id=thread.thread_id,
             run_id=self.request.run_input.run_id,
             messages=self.stored,
-            state=decode(thread.state),
+            state=decode(thread.state) if active is None else merging.base_of(self.alias, thread)[1],
             interrupts=[] if active else resume.open_wires(self.alias, thread, self.now),
             active=active,
         )
@@ -199,7 +200,6 @@ class Opening:
         Raises:
             ResumeError: the thread waits for answers.
         """
-        asking = [each for each in self._runs(thread) if getattr(each, "asking", False)]
         self._read_messages(thread)
         plan = self._plan(thread, self._runs(thread))
         return self._create(thread, plan, queued.late(self.alias, thread, self.stored, self.ledger, found), run)
@@ -218,6 +218,7 @@ class Opening:
         if waited is None:
             self._keep_files(thread, found)
         self.ledger.thread = thread.pk
+        self.ledger.began = self.ledger.version = thread.state_version
         self.ledger.resumed = plan.run is not None
         run = self._insert_run(uid, thread, turn, plan) if waited is None else self._begin_queued(waited, turn)
         if found.superseded:
@@ -236,6 +237,7 @@ class Opening:
                 state=thread.state,
                 digest=state_digest(state),
                 origin=StateVersion.Origin.CLIENT if edited else StateVersion.Origin.AGENT,
+                user_id=_key(user) if edited else None,
             )
             sql.insert_row(self.alias, made)
         by_id = {message["id"]: message for message in [*found.kept, *added]}
@@ -297,6 +299,7 @@ class Opening:
 
         Raises:
             InvalidInput: the client's edit does not fit the agent's schema.
+            StateTooLarge: it is too large.
         """
         sent = self.data.get("state")
         nothing = sent is None or sent == {}
@@ -304,17 +307,41 @@ class Opening:
         if thread is None:
             start = clean(self.policy.first_state()) if nothing else sent
             if not nothing:
-                self.policy.check_state(sent)
+                self._check_state(sent)
             return start, not nothing, not json_equal(holds, start)
         own = decode(thread.state)
         ours = nothing or json_equal(sent, own) or (self.policy.state_policy == "server" and thread.state_version > 0)
         if not ours:
             versions = StateVersion.objects.using(self.alias).filter(thread=thread, digest=state_digest(sent))
             ours = versions.exists()
-        if not ours:
-            self.policy.check_state(sent)
-        start = own if ours else sent
-        return start, not ours, not json_equal(holds, start)
+        start = own if ours else self._merged(thread, own, sent)
+        # Who edited a thread at rest did not tell all who watch it: its next run does.
+        differs = thread.base_version is not None or not json_equal(holds, start)
+        return start, start is not own, differs
+
+    def _merged(self, thread: Thread, own: Any, sent: Any) -> Any:
+        """The client's edit, on top of what others made of the state since the last run ended; `own`: it is none.
+
+        An edit that is good in itself, and does not go with theirs, is dropped: the client is told the state there is,
+        and its message is not lost.
+        """
+        self._check_state(sent)
+        if thread.base_version is None:
+            return sent
+        merged = merge(merging.base_of(self.alias, thread)[1], own, sent)
+        if json_equal(merged, own):
+            return own
+        try:
+            self._check_state(merged)
+        except (InvalidInput, StateTooLarge):
+            self.warnings.append("The state that was sent was dropped: it does not go with edits made meanwhile.")
+            return own
+        return merged
+
+    def _check_state(self, state: Any) -> None:
+        if not merging.fits(encode(state)):
+            raise StateTooLarge
+        self.policy.check_state(state)
 
     def _save_thread(self, thread: Thread | None, found: history.Reconciled, state: Any, *, edited: bool) -> Thread:
         values: dict[str, Any] = {"agent": self.policy.name, "updated_at": self.now}
@@ -334,6 +361,8 @@ class Opening:
             return sql.create(self.alias, Thread, values)
         if edited:
             values |= {"state": encode(state), "state_version": thread.state_version + 1}
+        if thread.base_version is not None:
+            values["base_version"] = None
         sql.update(self.alias, Thread, values, id=thread.pk)
         for name, value in values.items():
             setattr(thread, name, value)

@@ -1,7 +1,7 @@
 """What other processes did, by one statement a second per process.
 
-It asks for cancel requests of runs executed here, for progress of runs followed here but executed elsewhere, and for
-the new runs of threads followed here.
+It asks for cancel requests and edits of runs executed here, for progress of runs followed here but executed elsewhere,
+and for the new runs of threads followed here.
 Law: only a fallback for wake-ups that never come, so nothing may depend on its speed; idle, it asks nothing and ends.
 """
 
@@ -24,8 +24,9 @@ from agui_django.runs import supervisor
 from agui_django.runs.broadcaster import Key, broadcaster
 from agui_django.runs.database import database_alias, get_pool
 
-#: Status, last stored event and cancel request of a run; of a thread its latest run and its active one.
-Progress = tuple[str, int | None, str]
+#: Status, last stored event and cancel request of a run, and the version of its thread's state; of a thread its latest
+#: run and its active one.
+Progress = tuple[str, int | None, str, int]
 
 logger = logging.getLogger("agui_django.runs")
 
@@ -40,6 +41,8 @@ class Poller:
         """Nothing is asked before `ensure`."""
         #: Runs executed in this process, and how each is cancelled. The callables may be called from any thread.
         self.executing: dict[UUID, Callable[[str], object]] = {}
+        #: How each is told the version of its thread's state; likewise.
+        self.edited: dict[UUID, Callable[[int], object]] = {}
         #: Looks for what other processes left behind; awaited at the first tick, and three times a lease.
         self.sweep: Callable[[], Awaitable[None]] | None = None
         #: Moves queues that stand still; awaited while a queued run is followed here.
@@ -79,12 +82,16 @@ class Poller:
                 logger.exception("Polling failed; it goes on in a second")
                 continue
             for run in executing:
-                reason = rows[run][2] if run in rows else ""
-                cancel = self.executing.get(run)
+                _, _, reason, version = rows.get(run, ("", None, "", 0))
+                cancel, edited = self.executing.get(run), self.edited.get(run)
                 if reason and cancel is not None:
                     cancel(reason)
+                if edited is not None:
+                    edited(version)
             for key in followed:
-                status, last_seq, _ = rows.get(key, ("", None, ""))  # what is deleted moves, too: its followers end
+                status, last_seq, _, _ = rows.get(
+                    key, ("", None, "", 0)
+                )  # what is deleted moves, too: its followers end
                 if self._seen.get(key) != (status, last_seq):
                     self._seen[key] = (status, last_seq)
                     broadcaster.publish(key, relay=False)
@@ -109,14 +116,14 @@ def read_progress(keys: Sequence[Key]) -> dict[Key, Progress]:
     last = RunEvents.objects.filter(run=OuterRef("pk")).order_by("-first_seq").values("last_seq")[:1]
     rows = Run.objects.using(alias).filter(wanted).order_by("created_at")
     found: dict[Key, Progress] = {}
-    for run, thread, status, reason, last_seq in rows.values_list(
-        "pk", "thread", "status", "cancel_requested", Subquery(last)
+    for run, thread, status, reason, version, last_seq in rows.values_list(
+        "pk", "thread", "status", "cancel_requested", "thread__state_version", Subquery(last)
     ):
         if run in runs:
-            found[run] = (status, last_seq, reason)
+            found[run] = (status, last_seq, reason, version)
         if thread in threads:
             before = found[thread][0] if thread in found else ""
-            found[thread] = (f"{before} {run} {status in Run.TERMINAL}", None, "")
+            found[thread] = (f"{before} {run} {status in Run.TERMINAL} {version}", None, "", version)
     return found
 
 

@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from agui_django.models import Message, Run, RunEvents, StateVersion, Thread
 from agui_django.protocol.codec import decode, encode
-from agui_django.runs import resume
+from agui_django.runs import merging, resume
 from agui_django.runs.database import database_alias
 from agui_django.runs.ledger import METADATA_KEY
 from agui_django.runs.present import Present, ended, replayed
@@ -161,7 +161,7 @@ def read_active(now: Now) -> Present | None:
     messages = [decode(text) for text in _messages(now.thread)]
     logged = RunEvents.objects.using(alias).filter(run=run).order_by("first_seq").values_list("text", flat=True)
     present = replayed(
-        messages, decode(now.thread.state), (decode(line) for text in logged for line in text.split("\n"))
+        messages, merging.base_of(alias, now.thread)[1], (decode(line) for text in logged for line in text.split("\n"))
     )
     if _moved(now):
         return None

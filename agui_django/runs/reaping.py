@@ -23,8 +23,10 @@ from agui_django.protocol.errors import ProtocolViolation, RunAbandoned
 from agui_django.protocol.json_patch import json_equal
 from agui_django.protocol.reducer import Reducer
 from agui_django.protocol.verifier import SequenceVerifier
+from agui_django.runs import merging
 from agui_django.runs.claims import is_dead
 from agui_django.runs.closing import close_here
+from agui_django.runs.edits import marked
 from agui_django.runs.ledger import Ledger
 from agui_django.runs.once import has_claimed
 from agui_django.runs.setup import Closing, Failure, Wire, milliseconds
@@ -82,13 +84,13 @@ def reap_here(alias: str, thread: Thread, run: Run, why: str = "") -> bool:
 
 def _closing(alias: str, thread: Thread, run: Run, why: str) -> tuple[Closing, Ledger, list[Row], int]:
     """What the log says, and how it ends."""
-    ledger = Ledger(thread=thread.pk, resumed=run.resumed_run_id is not None)
+    version, state = merging.base_of(alias, thread)
+    ledger = Ledger(thread=thread.pk, resumed=run.resumed_run_id is not None, began=version, version=version)
     messages: list[Wire] = []
     in_play = Message.objects.using(alias).filter(thread=thread).in_play()
     for wire, order in in_play.values_list("wire", "order"):
         messages.append(decode(wire))
         ledger.note(messages[-1], order)
-    state = decode(thread.state)
     reducer = Reducer(messages, state)
     verifier = SequenceVerifier(thread_id=thread.thread_id)
     last_seq = 0
@@ -99,6 +101,7 @@ def _closing(alias: str, thread: Thread, run: Run, why: str) -> tuple[Closing, L
             event = decode(line)
             events.append(event)
             reducer.apply(event)
+            ledger.version = max(ledger.version, marked(event))
             try:
                 verifier.feed(event)
             except ProtocolViolation:
@@ -118,7 +121,7 @@ def _closing(alias: str, thread: Thread, run: Run, why: str) -> tuple[Closing, L
         messages=[message for message in reducer.messages if message["id"] in changed],
         removed=reducer.removed,
         state=reducer.state,
-        state_changed=not json_equal(reducer.state, state),
+        state_changed=ledger.version != version or not json_equal(reducer.state, state),
         tool_calls=sum(event["type"] == "TOOL_CALL_START" for event in events),
         failure=failure,
         spent=any(event["type"] not in SILENT for event in events) or has_claimed(alias, run),

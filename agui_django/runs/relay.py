@@ -66,7 +66,7 @@ class Relay:
         self._followers: dict[UUID, dict[str, float]] = {}
         #: What to tell, and whether to everybody: of a run that is executed here those who follow it have said so.
         self._moved: dict[Key, bool] = {}
-        self._stopped: set[UUID] = set()
+        self._asked: set[UUID] = set()
 
     # ---- what this process does -----------------------------------------------------------------------------------
 
@@ -85,10 +85,10 @@ class Relay:
         if (elsewhere or key in self._followers) and self._here():
             self._move(key, to_all=elsewhere)
 
-    def stop(self, run: UUID) -> None:
-        """A run that another process executes was asked to stop; the request is committed."""
+    def look(self, run: UUID) -> None:
+        """A run that another process executes was asked to stop, or has an edit to take in; that is committed."""
         if self._here():
-            self._stopped.add(run)
+            self._asked.add(run)
             self._kick()
 
     def _here(self) -> bool:
@@ -164,18 +164,18 @@ class Relay:
             for key in set(self._followed) - self._joined:
                 await layer.group_add(nudges.group("key", key), self._channel)
                 self._joined.add(key)
-        stopped, self._stopped = self._stopped, set()
+        asked, self._asked = self._asked, set()
         new = {key for key in list(self._followed) if isinstance(key, UUID)} - self._announced
-        if not stopped and not new:
+        if not asked and not new:
             return
         # What is not claimed yet tells its group when it is.
         self._announced |= new
         try:
-            claims = await get_pool().run(nudges.read_claims, stopped | new)
+            claims = await get_pool().run(nudges.read_claims, asked | new)
         except Error:  # not the layer's fault, and the poll meets it, too
             return
         async with asyncio.timeout(PATIENCE):
-            await self._ask(layer, claims, stopped, new)
+            await self._ask(layer, claims, asked, new)
 
     async def _wake(self, layer: Any, moved: dict[Key, bool]) -> None:
         """Say that rows moved: to the channels that follow, and to a group where they are not known."""
@@ -195,8 +195,8 @@ class Relay:
                 with contextlib.suppress(ChannelFull):
                     await layer.send(channel, {"type": nudges.WAKE, "keys": part, "by": process_name()})
 
-    async def _ask(self, layer: Any, claims: dict[UUID, str], stopped: set[UUID], new: set[UUID]) -> None:
-        """Tell the processes that execute runs that they were stopped, or are followed here."""
+    async def _ask(self, layer: Any, claims: dict[UUID, str], asked: set[UUID], new: set[UUID]) -> None:
+        """Tell the processes that execute runs to look at them, or that they are followed here."""
         processes: dict[str, list[str]] = {}
         for run, claim in claims.items():
             if claim != process_name() and run in new:
@@ -205,7 +205,7 @@ class Relay:
             for part in nudges.parts(keys):
                 message = {"type": nudges.WATCH, "keys": part, "channel": self._channel, "by": process_name()}
                 await layer.group_send(nudges.group("process", claim), message)
-        for claim in {claims[run] for run in stopped & claims.keys()}:
+        for claim in {claims[run] for run in asked & claims.keys()}:
             await layer.group_send(nudges.group("process", claim), {"type": nudges.STOP, "by": process_name()})
 
     async def _renew(self, layer: Any) -> None:

@@ -19,7 +19,7 @@ from agui_django.agents.registry import AgentEntry, get_agent
 from agui_django.models import Message, Run, Thread
 from agui_django.protocol.codec import decode
 from agui_django.protocol.errors import AgUiError, ResumeError
-from agui_django.runs import queued, reaping, resume
+from agui_django.runs import completing, merging, queued, reaping, resume
 from agui_django.runs.database import database_alias, get_pool, transact
 from agui_django.runs.ledger import METADATA_KEY, Ledger
 from agui_django.runs.opening import Opening
@@ -171,7 +171,8 @@ def _claim(uuid: UUID, claim: str) -> tuple[Run, RunSetup] | None:
 def _setup_from_rows(alias: str, run: Run) -> RunSetup:
     """What a run starts from, in a process that did not open it."""
     thread = run.thread
-    ledger = Ledger(thread=thread.pk, resumed=run.resumed_run_id is not None)
+    version, state = merging.base_of(alias, thread)
+    ledger = Ledger(thread=thread.pk, resumed=run.resumed_run_id is not None, began=version, version=version)
     messages: list[Wire] = []
     new: list[Wire] = []
     rows = Message.objects.using(alias).filter(thread=thread).in_play()
@@ -276,7 +277,7 @@ def _hydrate(scope: str, thread_id: str) -> Hydration | None:
         thread_id=thread.thread_id,
         run_id=latest.run_id if latest else "",
         messages=[decode(wire) for wire in rows.values_list("wire", flat=True)],
-        state=decode(thread.state),
+        state=decode(thread.state) if active is None else merging.base_of(alias, thread)[1],
         interrupts=[] if active else resume.open_wires(alias, thread, timezone.now()),
         active=active,
     )

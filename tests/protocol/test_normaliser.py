@@ -42,7 +42,7 @@ class Producer:
         self.normaliser = Normaliser(
             thread_id="t", run_id="r", reducer=self.reducer, now=lambda: 1700, warn=self.warnings.append
         )
-        self.out: list[Wire] = self.normaliser.started(dict(RUN))
+        self.out: list[Wire] = self.normaliser.aside(dict(RUN))
 
     def emit(self, *events: Any) -> list[Wire]:
         new: list[Wire] = []
@@ -81,7 +81,7 @@ def test_timestamps_are_set_where_the_agent_set_none():
 def test_the_first_and_the_last_event_have_their_time():
     producer = Producer()
     assert producer.end() == [{**RUN, "timestamp": 1700}, {**RUN, "type": "RUN_FINISHED", "timestamp": 1700}]
-    given = Producer().normaliser.started({"type": "STATE_SNAPSHOT", "snapshot": {}, "timestamp": 5})
+    given = Producer().normaliser.aside({"type": "STATE_SNAPSHOT", "snapshot": {}, "timestamp": 5})
     assert given[0]["timestamp"] == 5
 
 

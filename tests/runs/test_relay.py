@@ -116,7 +116,7 @@ async def test_a_follower_asks_the_process_that_executes_the_run(layer: Counting
     assert await subscription.wait(10)
     # and a stop: its process looks at the column at once
     layer.sent.clear()
-    relay.relay.stop(run.pk)
+    relay.relay.look(run.pk)
     await until(lambda: layer.sent)
     assert [(to, message["type"]) for to, message in layer.sent] == [(theirs, nudges.STOP)]
     subscription.close()
