@@ -14,5 +14,6 @@ class AgUiConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the checks; importing an LLM library here would break ``migrate`` without its key."""
+        """Register the checks and receivers; importing an LLM library here would break ``migrate`` without its key."""
         from agui_django import checks  # noqa: F401
+        from agui_django.runs import attachments  # noqa: F401

@@ -202,8 +202,8 @@ def check_database(**_: Any) -> list[CheckMessage]:
 
 
 @register("agui_django")
-def check_attachments(**_: Any) -> list[CheckMessage]:
-    """The files of messages have a storage of their own."""
+def check_storage(**_: Any) -> list[CheckMessage]:
+    """There is a storage for the files of messages."""
     alias = user_settings().get("ATTACHMENT_STORAGE", Defaults.ATTACHMENT_STORAGE)
     known = getattr(django_settings, "STORAGES", {})
     if not isinstance(alias, str) or not isinstance(known, Mapping):
@@ -215,6 +215,16 @@ def check_attachments(**_: Any) -> list[CheckMessage]:
                 hint="Add it to STORAGES, or name one that is there.", id="agui_django.E011",
             )
         ]  # fmt: skip
+    return []
+
+
+@register("agui_django", deploy=True)
+def check_storage_place(**_: Any) -> list[CheckMessage]:
+    """The files of messages are not kept among the site's own."""
+    alias = user_settings().get("ATTACHMENT_STORAGE", Defaults.ATTACHMENT_STORAGE)
+    known = getattr(django_settings, "STORAGES", {})
+    if not isinstance(alias, str) or alias not in known:
+        return []  # told by check_storage
     backend, options = known[alias].get("BACKEND"), known[alias].get("OPTIONS", {})
     files = "django.core.files.storage.FileSystemStorage"
     if backend != files or options.get("location") or django_settings.MEDIA_ROOT:

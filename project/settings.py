@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from django.conf import global_settings
 from django.core.exceptions import ImproperlyConfigured
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -138,6 +139,14 @@ USE_TZ = True
 
 STATIC_URL = "static/"
 STATIC_ROOT = BASE_DIR / "staticfiles"
+STORAGES = {
+    **global_settings.STORAGES,
+    # The files of messages: nothing but the app gives them out.
+    "attachments": {
+        "BACKEND": "django.core.files.storage.FileSystemStorage",
+        "OPTIONS": {"location": os.environ.get("AGUI_ATTACHMENTS", BASE_DIR / "attachments")},
+    },
+}
 
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
@@ -148,4 +157,7 @@ REST_FRAMEWORK = {
 
 #: Every key has a default; docs/reference/settings.md lists them.
 #: AGUI_SETTINGS is JSON, for trying one out without a change here.
-AGUI_DJANGO: dict[str, Any] = json.loads(os.environ.get("AGUI_SETTINGS", "{}"))
+AGUI_DJANGO: dict[str, Any] = {
+    "ATTACHMENT_STORAGE": "attachments",
+    **json.loads(os.environ.get("AGUI_SETTINGS", "{}")),
+}

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import tempfile
 
 # Before the site's settings are read; a command that a test starts inherits it.
 os.environ.setdefault("AGUI_DEBUG", "1")
+if "AGUI_ATTACHMENTS" not in os.environ:
+    _attachments = tempfile.TemporaryDirectory(prefix="agui-attachments-")
+    os.environ["AGUI_ATTACHMENTS"] = _attachments.name
 
 from project.settings import *  # noqa: F403
 

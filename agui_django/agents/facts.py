@@ -11,12 +11,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, cast, overload
 
 from ag_ui.core import Context, Message, RunAgentInput, Tool
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 from typing_extensions import TypeVar
 
 from agui_django.agents.asking import answer_to, wire_id
 from agui_django.agents.calls import ToolCall, text_of
 from agui_django.agents.sink import Answer, RunSink, Wire
+from agui_django.protocol.models import read_model
 
 if TYPE_CHECKING:
     from agui_django.models import Thread
@@ -217,6 +218,11 @@ class LiveMessages(Sequence[Message]):
             self._known[wire["id"]] = (wire, model)
             out.append(model)
         return out
+
+
+def wire_part(part: Any) -> Wire:
+    """A part of a message as a wire dict."""
+    return read_model(part) if isinstance(part, BaseModel) else dict(part)
 
 
 class _RunLogger(logging.LoggerAdapter[logging.Logger]):

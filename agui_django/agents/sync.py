@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar, cast, overload
 
@@ -121,6 +122,12 @@ class SyncRunContext(Facts[S], SyncDelegates, Asks, SyncOnce):
     def pending_calls(self) -> list[SyncToolCall]:
         """This turn's calls without a result: ours and the page's."""
         return [SyncToolCall(call) for call in self._run.pending_calls]
+
+    # ---- files ----
+
+    def attachment(self, part: Any) -> bytes:
+        """The bytes of a file in a message. See `RunContext.attachment`."""
+        return self._sink.wait(partial(self._sink.attachment, wire_part(part)))
 
     # ---- files ----
 

@@ -75,7 +75,7 @@ def take_inline(body: Mapping[str, Any], least: int) -> list[Inline]:
     for path, message, part in _parts(body):
         source = part["source"]
         media_type, start = _inline(source)
-        if start < 0 or (len(source["value"]) - start) * 3 // 4 <= least:
+        if start < 0 or _size(source["value"], start) <= least:
             continue
         name = media_type_of(media_type)
         if name is None:
@@ -172,6 +172,11 @@ def _inline(source: Mapping[str, Any]) -> tuple[str, int]:
     return "", -1
 
 
+def _size(text: str, start: int) -> int:
+    """How many bytes a base64 text holds."""
+    return (len(text) - start) * 3 // 4 - text[-2:].count("=")
+
+
 def _read(text: str, start: int) -> tuple[io.BytesIO, str]:
     """The bytes of a base64 text and their digest.
 
@@ -179,12 +184,11 @@ def _read(text: str, start: int) -> tuple[io.BytesIO, str]:
         ValueError: it is not strict base64: other characters, white space, missing or surplus padding.
     """
     data, digest = io.BytesIO(), hashlib.sha256()
-    last = len(text) - SLICE
+    # Padding is looked for here: slices do not see all of it, and the decoder overlooks some that is surplus.
+    if (len(text) - start) % 4 or 0 <= text.find("=", start) < len(text) - 2:
+        raise ValueError("incomplete, or padding in the middle")
     for position in range(start, len(text), SLICE):
-        some = text[position : position + SLICE]
-        if position < last and "=" in some:
-            raise ValueError("padding in the middle")
-        raw = binascii.a2b_base64(some, strict_mode=True)
+        raw = binascii.a2b_base64(text[position : position + SLICE], strict_mode=True)
         data.write(raw)
         digest.update(raw)
     return data, digest.hexdigest()

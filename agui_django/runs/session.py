@@ -18,6 +18,7 @@ from django.conf import settings as django_settings
 from agui_django.agents.context import RunContext
 from agui_django.agents.sink import OnceClaim, Wire
 from agui_django.protocol.errors import RunSuspended
+from agui_django.runs import attachments
 from agui_django.runs.emission import Emission
 from agui_django.runs.hints import Hints
 from agui_django.runs.present import Present
@@ -137,6 +138,10 @@ class RunSession(Emission):
         if self._busy:
             self._settle()
         await self.log.flush()
+
+    def attachment(self, part: Wire) -> Awaitable[bytes]:
+        """The bytes of a message's part: its own, or those of a file of the thread."""
+        return attachments.content(getattr(self.setup.ledger, "thread", None), part)
 
     def attachment(self, part: Wire) -> Awaitable[bytes]:
         """The bytes of a message's part: its own, or those of a file of the thread."""
