@@ -275,21 +275,6 @@ class RunContext(Facts[S], Delegates, Asks, Once):
         """
         return await self._sink.attachment(wire_part(part))
 
-    # ---- files ----
-
-    async def attachment(self, part: Any) -> bytes:
-        """The bytes of a file in a message: of a part of `messages` or of `input`.
-
-        Args:
-            part: an official model or a wire dict.
-
-        Raises:
-            ValueError: it holds no file, or one at an address that is not this thread's. Those are not fetched: an
-                address comes from the client, and could name any server that this one can reach.
-            FileNotFoundError: the file is gone.
-        """
-        return await self._sink.attachment(wire_part(part))
-
     # ---- the state, the log ----
 
     def edit_state(self) -> AbstractContextManager[S]:

@@ -129,12 +129,6 @@ class SyncRunContext(Facts[S], SyncDelegates, Asks, SyncOnce):
         """The bytes of a file in a message. See `RunContext.attachment`."""
         return self._sink.wait(partial(self._sink.attachment, wire_part(part)))
 
-    # ---- files ----
-
-    def attachment(self, part: Any) -> bytes:
-        """The bytes of a file in a message. See `RunContext.attachment`."""
-        return self._sink.wait(partial(self._sink.attachment, wire_part(part)))
-
     # ---- the state, the log ----
 
     def edit_state(self) -> AbstractContextManager[S]:
