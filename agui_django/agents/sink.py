@@ -186,9 +186,6 @@ class RunSink(Protocol):
     def attachment(self, part: Wire) -> Awaitable[bytes]:
         """The bytes of a message's part; see `RunContext.attachment`."""
 
-    def attachment(self, part: Wire) -> Awaitable[bytes]:
-        """The bytes of a message's part; see `RunContext.attachment`."""
-
     def in_thread(self, fn: Callable[[], T]) -> Awaitable[T]:
         """Run a synchronous function in the run's own thread."""
 

@@ -143,10 +143,6 @@ class RunSession(Emission):
         """The bytes of a message's part: its own, or those of a file of the thread."""
         return attachments.content(getattr(self.setup.ledger, "thread", None), part)
 
-    def attachment(self, part: Wire) -> Awaitable[bytes]:
-        """The bytes of a message's part: its own, or those of a file of the thread."""
-        return attachments.content(getattr(self.setup.ledger, "thread", None), part)
-
     # ---- what was said, asked, used ----------------------------------------------------------------------------------
 
     def messages(self) -> list[Wire]:
