@@ -201,7 +201,6 @@ class RunSession(Emission):
             self._settle()
         return self.log.settle_once(claim, text)
 
-    def suspend(self) -> NoReturn:
     def suspensions(self) -> dict[str, list[str]]:
         """Of every open subagent, the ids of the questions that it asked."""
         asked: dict[str, list[str]] = {
@@ -212,6 +211,7 @@ class RunSession(Emission):
                 asked[question["subagentRunId"]].append(question["id"])
         return asked
 
+    def suspend(self) -> NoReturn:
         """Leave the function, where something outside can bring it back."""
         if not self.questions and not any(
             name in self.tool_names or call_id.startswith(f"{self.setup.turn}:") for call_id, name in self._open_calls()
