@@ -38,7 +38,7 @@ from agui_django.protocol.errors import (
     UnsupportedMediaType,
 )
 from agui_django.runs.database import get_pool
-from agui_django.transports.requests import endpoint, read_body
+from agui_django.transports.requests import check_content_type, endpoint, read_body
 from agui_django.transports.starts import LARGE
 
 M = TypeVar("M", bound=Model)
@@ -65,8 +65,8 @@ class ApiView(APIView):
     media_types: ClassVar[tuple[str, ...]] = ("application/json",)
     #: Names of query parameters that are read.
     query: ClassVar[tuple[str, ...]] = ()
-    #: Whether this address has a body to read, by method.
-    bodies: ClassVar[dict[str, type[serializers.Serializer[Any]]]] = {}
+    #: Methods whose requests have a body.
+    bodies: ClassVar[tuple[str, ...]] = ()
 
     #: Set as soon as it is known who asks.
     sight: Sight
@@ -140,7 +140,10 @@ class ApiView(APIView):
         if request.method in SAFE_METHODS:
             return
         body = read_body(request)
-        if not body and request.method not in self.bodies:
+        if request.method not in self.bodies:
+            # A body that nobody reads does no harm; one that needs no permission to be sent across origins might.
+            if body:
+                check_content_type(request)
             return
         declared = (request.content_type or "").lower()
         if declared not in self.media_types:
@@ -166,6 +169,13 @@ class ApiView(APIView):
         Raises:
             InvalidInput: with what was wrong where.
         """
+        known = shape().fields
+        if not isinstance(self.data, dict):
+            raise InvalidInput("The body is malformed.", fields=[{"path": "", "message": "must be an object"}])
+        if not self.data.keys() <= known.keys():
+            # A misspelt member would change nothing, and nobody would be told.
+            message = f"takes only {', '.join(known)}"
+            raise InvalidInput("The body is malformed.", fields=[{"path": "", "message": message}])
         made = shape(data=self.data)
         if not made.is_valid():
             raise InvalidInput("The body is malformed.", fields=_faults(made.errors))

@@ -24,7 +24,6 @@ SETTINGS: dict[str, Any] = {
     "POSTPROCESSING_HOOKS": ["agui_django.api.document.with_streams"],
     "COMPONENT_SPLIT_REQUEST": True,
     "SCHEMA_PATH_PREFIX": "",
-    "SERVE_INCLUDE_SCHEMA": False,
     "TAGS": [],
 }
 

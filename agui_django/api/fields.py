@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC
-from typing import Any
+from typing import Any, ClassVar
 
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
@@ -50,3 +50,61 @@ class Moment(serializers.DateTimeField):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(read_only=True, default_timezone=UTC, **options)
+
+
+# ---- what is read: JSON's own types, nothing that merely looks like them --------------------------------------------
+
+
+class Text(serializers.CharField):
+    """A text, with its spaces."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(trim_whitespace=False, **options)
+
+    def to_internal_value(self, data: Any) -> str:
+        """A text as it is."""
+        if not isinstance(data, str):
+            self.fail("invalid")
+        return super().to_internal_value(data)
+
+
+class YesNo(serializers.BooleanField):
+    """True or false."""
+
+    def to_internal_value(self, data: Any) -> bool:
+        """A boolean as it is."""
+        if not isinstance(data, bool):
+            self.fail("invalid", input="")
+        return data
+
+
+class Whole(serializers.IntegerField):
+    """A number without a fraction."""
+
+    def to_internal_value(self, data: Any) -> int:
+        """An integer as it is."""
+        if type(data) is not int:
+            self.fail("invalid")
+        return super().to_internal_value(data)
+
+
+@extend_schema_field({})
+class Json(serializers.Field[Any, Any, Any, Any]):
+    """Any JSON, as it is."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        """It has been read already."""
+        return data
+
+
+@extend_schema_field({"type": ["object", "null"], "additionalProperties": True})
+class Members(serializers.Field[Any, Any, Any, Any]):
+    """A JSON object, as it is."""
+
+    default_error_messages: ClassVar = {"invalid": "must be an object"}
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        """An object."""
+        if not isinstance(data, dict):
+            self.fail("invalid")
+        return data

@@ -15,7 +15,7 @@ from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 from drf_spectacular.utils import extend_schema_field
 
-from agui_django.models import Interrupt, Run, StateVersion, Thread
+from agui_django.models import Feedback, Interrupt, Run, StateVersion, Thread
 from agui_django.protocol.codec import clean_text
 from agui_django.protocol.errors import InvalidInput
 
@@ -268,3 +268,13 @@ class UsageFilters(Filters):
     agent = Id(field_name="agent")
     user = User(field_name="user_id", help_text="The key of the user whom they ran for.")
     thread = Whole(field_name="thread_id", help_text="The thread's key in this API.")
+
+
+class FeedbackFilters(Filters):
+    """Of feedback."""
+
+    rating = django_filters.ChoiceFilter(choices=[(str(each), each) for each in Feedback.Rating.values])
+    user = User(field_name="user_id", help_text="The key of the user whose it is.")
+    thread = Whole(field_name="thread_id", help_text="The thread's key in this API.")
+    createdAfter = Moment(field_name="created_at", lookup_expr="gte")
+    createdBefore = Moment(field_name="created_at", lookup_expr="lt")

@@ -5,13 +5,16 @@ Law: nothing here is asked at run time but by the addresses ``schema`` and ``doc
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from drf_spectacular.openapi import AutoSchema
-from drf_spectacular.utils import OpenApiParameter
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 
 from agui_django.api.pagination import MOST
 from agui_django.api.serializers import ErrorShape
+
+H = TypeVar("H", bound=Callable[..., Any])
 
 _PAGE = (
     OpenApiParameter("cursor", str, description="Of another page's `next` or `previous`."),
@@ -65,3 +68,13 @@ class Schema(AutoSchema):
 
 
 _UUID = {"type": "string", "format": "uuid"}
+
+
+def operation(**told: Any) -> Callable[[H], H]:
+    """``extend_schema`` for a handler, whatever the site's ``DEFAULT_SCHEMA_CLASS`` is."""
+
+    def decorate(handler: H) -> H:
+        handler.kwargs = {"schema": Schema}  # type: ignore[attr-defined]
+        return extend_schema(**told)(handler)
+
+    return decorate

@@ -5,6 +5,7 @@ Law: a serializer reads columns and annotations only, never a relation that its 
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from drf_spectacular.utils import extend_schema_field
@@ -59,6 +60,32 @@ class ThreadShape(Shape):
     metadata = WireObject()
     createdAt = Moment(source="created_at")
     updatedAt = Moment(source="updated_at")
+
+
+class AlternativeShape(Shape):
+    """One way in which a conversation went, or goes, on."""
+
+    run = _uuid(allow_null=True, help_text="Names it for a restore; null: it is in play.")
+    madeBy = _uuid(source="made_by", allow_null=True, help_text="The run that brought its first message.")
+    inPlay = serializers.BooleanField(source="in_play", read_only=True)
+    messages = _whole(source="count")
+    firstWords = _text(source="first_words")
+    stateVersion = _whole(source="state_version", allow_null=True, help_text="That of the state when it ended.")
+    createdAt = Moment(source="created_at")
+
+
+class PointShape(Shape):
+    """A place behind which a conversation went on in several ways."""
+
+    messageId = _text(source="message_id", help_text="The message it lies behind; empty: the beginning.")
+    within = _uuid(allow_null=True, help_text="The branch that this message is in itself; null: it is in play.")
+    alternatives = AlternativeShape(many=True, read_only=True, help_text="Oldest first.")
+
+
+class PointsShape(Shape):
+    """The branches of a thread."""
+
+    results = PointShape(many=True, read_only=True)
 
 
 class GivenFeedbackShape(Shape):
@@ -174,6 +201,14 @@ class InterruptShape(Shape):
     closedAt = Moment(source="closed_at", allow_null=True)
 
 
+class AnsweredShape(Shape):
+    """What became of an answer."""
+
+    interrupt = InterruptShape(read_only=True)
+    complete = serializers.BooleanField(read_only=True, help_text="False: it waits for those of the other questions.")
+    run = _uuid(allow_null=True, help_text="The run that carries the answers.")
+
+
 class EventShape(Shape):
     """An event of a run."""
 
@@ -253,6 +288,7 @@ class ErrorShape(Shape):
     error = ErrorBodyShape(read_only=True)
 
 
+@cache
 def page_of(shape: type[Shape], name: str) -> type[Shape]:
     """The shape of a page of these."""
     members = {

@@ -59,6 +59,12 @@ class Sight:
         rows: QuerySet[M] = model._default_manager.using(database_alias())
         return rows if self.beyond("view", model) else rows.filter(**{SCOPES[model]: self.caller.scope})
 
+    def questions(self) -> QuerySet[Interrupt]:
+        """The questions that the caller sees: who may answer one has to."""
+        if self.beyond("answer", Interrupt):
+            return Interrupt.objects.using(database_alias())
+        return self.rows(Interrupt)
+
     # ---- one row ---------------------------------------------------------------------------------------------------
 
     def thread(self, pk: int, *models: type[Model]) -> Thread:

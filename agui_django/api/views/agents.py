@@ -6,11 +6,11 @@ from typing import Any
 
 from django.http import HttpResponseBase
 from django.urls import NoReverseMatch, reverse
-from drf_spectacular.utils import extend_schema
 
 from agui_django.agents.registry import AgentEntry, all_agents
 from agui_django.api.answers import json_answer
 from agui_django.api.base import ApiView
+from agui_django.api.schema import operation
 from agui_django.api.serializers import AgentShape, page_of
 from agui_django.runs.database import get_pool
 from agui_django.transports.starts import settled
@@ -20,7 +20,7 @@ from agui_django.transports.views import described
 class Agents(ApiView):
     """The agents."""
 
-    @extend_schema(operation_id="agents_list", responses={200: page_of(AgentShape, "Agents")})
+    @operation(operation_id="agents_list", responses={200: page_of(AgentShape, "Agents")})
     async def get(self) -> HttpResponseBase:
         """The agents that the caller may run."""
         policy, user = self.sight.policy, self.sight.caller.user

@@ -8,12 +8,12 @@ from typing import Any
 from django.http import HttpResponse, HttpResponseBase
 from django.template.loader import render_to_string
 from django.urls import get_script_prefix
-from drf_spectacular.utils import extend_schema
 
 from agui_django.api.answers import json_answer
 from agui_django.api.base import ApiView
 from agui_django.api.document import document
 from agui_django.api.page import components, groups
+from agui_django.api.schema import operation
 
 #: Styles from this host, nothing else from anywhere.
 POLICY = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -34,7 +34,7 @@ class _Described(ApiView):
 class SchemaDocument(_Described):
     """The OpenAPI document."""
 
-    @extend_schema(exclude=True)
+    @operation(exclude=True)
     async def get(self) -> HttpResponseBase:
         """The document, as JSON."""
         return json_answer(await self.described())
@@ -43,7 +43,7 @@ class SchemaDocument(_Described):
 class Docs(_Described):
     """The page."""
 
-    @extend_schema(exclude=True)
+    @operation(exclude=True)
     async def get(self) -> HttpResponseBase:
         """The document, to read."""
         told = await self.described()

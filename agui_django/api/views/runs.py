@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator
 from uuid import UUID
 
 from django.http import HttpResponseBase, StreamingHttpResponse
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
 
 from agui_django.api import rows
 from agui_django.api.answers import json_answer, wire
 from agui_django.api.base import ApiView, ListView
 from agui_django.api.filters import RunFilters
 from agui_django.api.pagination import Orders, limit_of
+from agui_django.api.schema import operation
 from agui_django.api.serializers import CancelShape, EventPageShape, RunShape, WholeRunShape, page_of
 from agui_django.models import Run, RunEvents
 from agui_django.protocol.errors import InvalidInput, PermissionRefused
@@ -38,7 +39,7 @@ class Runs(ListView):
     filters = RunFilters
     orders = Orders({"createdAt": "created_at"}, "-createdAt")
 
-    @extend_schema(operation_id="runs_list", responses={200: page_of(RunShape, "Runs")})
+    @operation(operation_id="runs_list", responses={200: page_of(RunShape, "Runs")})
     def get(self) -> HttpResponseBase:
         """The runs that the caller sees."""
         return self.page(self.sight.rows(Run), prepare=rows.runs, shown=self.sight.shown_runs)
@@ -47,7 +48,7 @@ class Runs(ListView):
 class ThreadRuns(Runs):
     """The runs of a thread, the latest first."""
 
-    @extend_schema(operation_id="threads_runs_list", responses={200: page_of(RunShape, "Runs")})
+    @operation(operation_id="threads_runs_list", responses={200: page_of(RunShape, "Runs")})
     def get(self, pk: int) -> HttpResponseBase:  # type: ignore[override]
         """The runs of a thread."""
         thread = self.sight.thread(pk, Run)
@@ -58,7 +59,7 @@ class ThreadRuns(Runs):
 class OneRun(ApiView):
     """A run."""
 
-    @extend_schema(operation_id="runs_retrieve", responses={200: WholeRunShape})
+    @operation(operation_id="runs_retrieve", responses={200: WholeRunShape})
     def get(self, pk: UUID) -> HttpResponseBase:
         """A run, with its input and its result."""
         return json_answer(WholeRunShape(self.sight.run(pk)).data)
@@ -67,7 +68,7 @@ class OneRun(ApiView):
 class CancelRun(ApiView):
     """The end of a run before its time."""
 
-    @extend_schema(operation_id="runs_cancel", request=None, responses={200: CancelShape})
+    @operation(operation_id="runs_cancel", request=None, responses={200: CancelShape})
     async def post(self, pk: UUID) -> HttpResponseBase:
         """Ask a run to stop; that it is asked again, or has ended, is no error."""
         run, reason = await get_pool().run(self._may, pk)
@@ -89,7 +90,7 @@ class Events(ApiView):
 
     query = ("after", "limit", "format")
 
-    @extend_schema(
+    @operation(
         operation_id="runs_events",
         parameters=[
             OpenApiParameter("after", {"type": "integer", "minimum": 0}, description="The last event that is known."),

@@ -10,11 +10,12 @@ from django.db.models import Count, F, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce, TruncDate
 from django.http import HttpResponseBase, QueryDict
 from django.utils import timezone
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter
 
 from agui_django.api.answers import json_answer
 from agui_django.api.base import ApiView
 from agui_django.api.filters import UsageFilters
+from agui_django.api.schema import operation
 from agui_django.api.serializers import UsageReportShape
 from agui_django.models import Run
 from agui_django.protocol.errors import InvalidInput
@@ -47,7 +48,7 @@ class Usage(ApiView):
     filters: ClassVar = UsageFilters
     query: ClassVar = ("since", "until", "timeZone", "by", *UsageFilters.base_filters)
 
-    @extend_schema(
+    @operation(
         operation_id="usage_retrieve",
         parameters=[
             OpenApiParameter("since", date, description="The first day; by default 30 days are counted."),
