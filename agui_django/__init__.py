@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agui_django.agents.approvals import approval_required as approval_required
     from agui_django.agents.calls import ToolCall as ToolCall
     from agui_django.agents.context import RunContext as RunContext
     from agui_django.agents.registry import agent as agent
@@ -33,6 +34,7 @@ _HOMES = {
     "SyncRunContext": "agui_django.agents.sync",
     "ToolCall": "agui_django.agents.calls",
     "agent": "agui_django.agents.registry",
+    "approval_required": "agui_django.agents.approvals",
     "astart_run": "agui_django.runs.start",
     "get_agent": "agui_django.agents.registry",
     "register": "agui_django.agents.registry",
@@ -48,6 +50,7 @@ __all__ = [
     "SyncRunContext",
     "ToolCall",
     "agent",
+    "approval_required",
     "astart_run",
     "get_agent",
     "register",

@@ -49,11 +49,12 @@ def test_wheel(tmp_path: Path) -> None:
 
 
 def test_the_public_names() -> None:
-    """Those a site is told of; `approval_required` comes with approvals."""
+    """Those a site is told of."""
     import agui_django
 
     named = (
-        "agent register get_agent start_run RunContext SyncRunContext Event ToolCall AgentError Declined RunSuspended"
+        "agent register get_agent start_run RunContext SyncRunContext Event ToolCall AgentError Declined RunSuspended "
+        "approval_required"
     )
     assert set(agui_django.__all__) == {*named.split(), "astart_run"}
     assert all(getattr(agui_django, name) is not None for name in agui_django.__all__)

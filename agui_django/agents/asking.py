@@ -69,6 +69,11 @@ class Question(Generic[T]):
         self._schema = schema
         self._answer = answer
 
+    @property
+    def answered(self) -> bool:
+        """Whether `answer` has something to say, if only that it was declined."""
+        return self._answer is not None
+
     def answer(self) -> T:
         """The answer, as a value of the type that was asked for.
 

@@ -7,9 +7,8 @@ the tool message that a later pass finds in the history.
 from __future__ import annotations
 
 import asyncio
-import functools
-import inspect
 from collections.abc import Awaitable, Callable, Generator
+from datetime import datetime, timedelta
 from threading import get_ident
 from types import TracebackType
 from typing import Any, TypeVar, overload
@@ -18,19 +17,13 @@ from uuid import uuid4
 from ag_ui.core import ContentPart
 from pydantic import ValidationError
 
-from agui_django.agents.arguments import read_value, signature_of
-from agui_django.agents.asking import plain
+from agui_django.agents.approvals import Approval, approval_of
+from agui_django.agents.arguments import read_value, returned_by
+from agui_django.agents.contents import content_of, text_of
+from agui_django.agents.executing import Execution, suspends
 from agui_django.agents.sink import READY, RunSink, Wire
-from agui_django.protocol.codec import decode, encode
-from agui_django.protocol.enforcement import enforce
-from agui_django.protocol.errors import (
-    AgentError,
-    Declined,
-    InvalidJson,
-    ProtocolViolation,
-    RunSuspended,
-    ToolArgumentsError,
-)
+from agui_django.protocol.codec import decode
+from agui_django.protocol.errors import AgentError, Declined, InvalidJson, ProtocolViolation, ToolArgumentsError
 
 T = TypeVar("T")
 #: What the model and the client are told when a tool fails; exceptions' texts are not ours to show.
@@ -113,14 +106,10 @@ class ToolCall:
         """
         if self.frontend:
             raise RuntimeError(f"The page executes {self.name}; only it can answer.")
-        event: Wire = {
-            "type": "TOOL_CALL_RESULT",
-            "messageId": f"{self.id}:result" if self._keyed else uuid4().hex,
-            "toolCallId": self.id,
-            "content": content_of(value),
-        }
-        if failed:
-            event["metadata"] = {"failed": True}
+        return self._give(value, {"failed": True} if failed else {})
+
+    def _give(self, value: Any, metadata: Wire) -> Awaitable[None]:
+        event = self._event(content_of(value), metadata)
         if get_ident() != self._sink.thread:
             self._sink.call(self._sink.send, event)
             self._done = True
@@ -129,73 +118,112 @@ class ToolCall:
         self._done = True
         return done
 
+    def _event(self, content: Any, metadata: Wire) -> Wire:
+        # An id of ours is unique in the thread, and the same in a later pass; a provider's may be neither.
+        keyed = self.id.startswith(f"{self._sink.setup.turn}:")
+        event: Wire = {
+            "type": "TOOL_CALL_RESULT",
+            "messageId": f"{self.id}:result" if keyed else uuid4().hex,
+            "toolCallId": self.id,
+            "content": content,
+        }
+        return {**event, "metadata": metadata} if metadata else event
+
+    def require_approval(
+        self,
+        message: Any = None,
+        *,
+        edit: bool = False,
+        permission: str | None = None,
+        expires: timedelta | datetime | None = None,
+    ) -> None:
+        """Let a person decide before `run` calls anything. See `approval_required`.
+
+        Args:
+            message: what the person is asked; the arguments' names in braces stand for their values.
+            edit: whether the person may change the arguments.
+            permission: what the person needs to answer.
+            expires: when the question closes by itself.
+        """
+        self._sink.approvals[self.id] = Approval(message, edit, permission, expires)
+
     async def run(self, fn: Callable[..., Any]) -> Any:
         """Call a function with the arguments and give its value as the result.
 
         A first parameter named ``run`` gets the run's context. A synchronous function runs in the run's thread. A call
-        that was done in an earlier pass is not done again: its stored result is returned.
+        that was done in an earlier pass is not done again: its stored result is returned. A function that is marked
+        `approval_required`, or a call that is, asks a person first, and is executed at most once per approval.
 
         Raises:
             ToolArgumentsError: the arguments do not fit the function's signature.
+            RunSuspended: nobody has approved it yet.
+            Declined: it was not approved; the call has a failed result.
             Exception: what the function raised, after a failed result.
         """
-        signature = signature_of(fn)
         if self.done:
-            return self._stored(signature.returns)
-        if self._sink.context.resumed:
-            # Should the process die now, the answers were used: what stands in the log says so. Else they would be
-            # asked for again, and the function called a second time.
-            await self._sink.flush()
+            return self._stored(fn)
         try:
-            args, kwargs = signature.read(self.name, self.args_text)
-            if inspect.iscoroutinefunction(fn):
-                head = [self._sink.context] if signature.takes_run else []
-                value = await fn(*head, *args, **kwargs)
-            else:
-                head = [self._sink.context.sync] if signature.takes_run else []
-                value = await self._sink.in_thread(functools.partial(fn, *head, *args, **kwargs))
-            if isinstance(value, Awaitable):
-                value = await value
-            await self.result(value)
+            return await self.carry_out(self.prepare(fn))
         except BaseException as error:
             self.fail(error)
             raise
-        return value
 
     def run_here(self, fn: Callable[..., Any]) -> Any:
         """`run` for code in a thread."""
-        signature = signature_of(fn)
         if self.done:
-            return self._stored(signature.returns)
+            return self._stored(fn)
         try:
-            args, kwargs = signature.read(self.name, self.args_text)
-            if inspect.iscoroutinefunction(fn):
-                head = [self._sink.context] if signature.takes_run else []
-                value = self._sink.wait(functools.partial(fn, *head, *args, **kwargs))
-            else:
-                head = [self._sink.context.sync] if signature.takes_run else []
-                value = fn(*head, *args, **kwargs)
-            self.result(value)
+            return self.carry_out_here(self.prepare(fn))
         except BaseException as error:
             self.fail(error)
             raise
-        return value
 
-    def fail(self, error: BaseException) -> None:
-        """The failed result for an exception; never raises, and leaves the call pending where the run is suspended."""
-        if isinstance(error, RunSuspended | ProtocolViolation) or self.frontend or self.done:
+    def prepare(self, fn: Callable[..., Any]) -> Execution:
+        """Read the arguments for a function; nothing is asked or done yet.
+
+        Raises:
+            ToolArgumentsError: they do not fit.
+        """
+        # What we execute is ours, whatever tools the client says it has.
+        self.frontend = False
+        approval = self._sink.approvals.get(self.id) or approval_of(fn)
+        return Execution(self._sink, self.id, self.name, self.args_text, fn, approval)
+
+    async def carry_out(self, work: Execution) -> Any:
+        """Have it approved, where it must be, call the function, and give the result; a failure is the caller's."""
+        work.decide()
+        if work.approval is None and self._sink.context.resumed:
+            # Should the process die now, the answers were used: what stands in the log says so. Else they would be
+            # asked for again, and the function called a second time.
+            await self._sink.flush()
+        value, kept = await work.perform()
+        # Without a pause between, the value is stored with the result.
+        await self._give(value, work.metadata)
+        await kept
+        return work.returned(value)
+
+    def carry_out_here(self, work: Execution) -> Any:
+        """`carry_out` for code in a thread."""
+        work.decide()
+        value = work.perform_here()
+        self._give(value, work.metadata)
+        return work.returned(value)
+
+    def fail(self, error: BaseException, text: str = "") -> None:
+        """The failed result for an exception; never raises, and leaves the call pending where the run is suspended.
+
+        Args:
+            error: what was raised.
+            text: what the model is told; default: our own errors' text, of others that the tool failed.
+        """
+        if suspends(error) or isinstance(error, ProtocolViolation) or self.frontend or self.done:
             return
-        text = CANCELLED if isinstance(error, asyncio.CancelledError) else FAILED
-        if isinstance(error, AgentError):
-            text = str(error)
-        event = {
-            "type": "TOOL_CALL_RESULT",
-            "messageId": f"{self.id}:result" if self._keyed else uuid4().hex,
-            "toolCallId": self.id,
-            "content": text,
-            "metadata": {"failed": True},
-        }
-        self._sink.call(self._sink.send_closing, event)
+        if isinstance(error, asyncio.CancelledError):
+            text = CANCELLED
+        elif not text:
+            text = str(error) if isinstance(error, AgentError | Declined) else FAILED
+        declined = {"declined": True} if isinstance(error, Declined) else {}
+        self._sink.call(self._sink.send_closing, self._event(text, {"failed": True, **declined}))
         self._done = True
 
     @overload
@@ -223,9 +251,14 @@ class ToolCall:
         except ValidationError:
             raise ToolArgumentsError(f"The answer to {self.name} does not fit.") from None
 
-    def _stored(self, returns: Any) -> Any:
+    def _stored(self, fn: Callable[..., Any]) -> Any:
+        """The result of an earlier pass, as what the function gave or raised then."""
         message = self._sink.call(self._sink.result_of, self.id) or {}
         text = text_of(message.get("content", ""))
+        metadata = message.get("metadata") or {}
+        if metadata.get("failed"):
+            raise (Declined if metadata.get("declined") else AgentError)(text)
+        returns = returned_by(fn)
         if returns is Any:
             try:
                 return decode(text)
@@ -235,11 +268,6 @@ class ToolCall:
             return read_value(returns, text)
         except ValidationError:
             return text
-
-    @property
-    def _keyed(self) -> bool:
-        # An id of ours is unique in the thread, and the same in a later pass; a provider's may be neither.
-        return self.id.startswith(f"{self._sink.setup.turn}:")
 
     # ---- as a block ----
 
@@ -261,29 +289,3 @@ class ToolCall:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.__exit__(kind, error, trace)
-
-
-def content_of(value: Any) -> str | list[Any]:
-    """A tool's value as a tool message's content: a text, content parts, or JSON text."""
-    clean = plain(value)
-    if isinstance(clean, str):
-        return clean
-    if isinstance(clean, list) and clean and _are_parts(clean):
-        return clean
-    return encode(clean)
-
-
-def text_of(content: Any) -> str:
-    """The text of a content: of parts, that of the text parts."""
-    if isinstance(content, str):
-        return content
-    return "".join(part["text"] for part in content or () if part.get("type") == "text")
-
-
-def _are_parts(value: list[Any]) -> bool:
-    """Whether a list is exactly content parts; a list of a tool's own dicts is data."""
-    event = {"type": "TOOL_CALL_RESULT", "messageId": "", "toolCallId": "", "content": value}
-    try:
-        return enforce(event) is event
-    except ProtocolViolation:
-        return False

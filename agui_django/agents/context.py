@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from agui_django.agents.asking import Asks, plain, use_key
 from agui_django.agents.calls import ToolCall
+from agui_django.agents.dispatching import Dispatches
 from agui_django.agents.facts import Facts, S, wire_part
 from agui_django.agents.items import MessageBlock, StepBlock, any_thread
 from agui_django.agents.once import Once
@@ -32,7 +33,7 @@ _USAGE = {
 Role = Literal["developer", "system", "assistant", "user"]
 
 
-class RunContext(Facts[S], Delegates, Asks, Once):
+class RunContext(Facts[S], Delegates, Asks, Once, Dispatches):
     """One run, for an agent in the event loop. Any thread may emit through it.
 
     Type parameter: a TypedDict that says what ``run.state`` holds.

@@ -15,7 +15,8 @@ from pydantic import BaseModel, TypeAdapter
 from typing_extensions import TypeVar
 
 from agui_django.agents.asking import answer_to, wire_id
-from agui_django.agents.calls import ToolCall, text_of
+from agui_django.agents.calls import ToolCall
+from agui_django.agents.contents import text_of
 from agui_django.agents.sink import Answer, RunSink, Wire
 from agui_django.protocol.models import read_model
 

@@ -99,6 +99,8 @@ class RunSink(Protocol):
     keys: set[str]
     #: What stands before every key in its wire id: empty but in a subagent with a key.
     prefix: str
+    #: By call id, how people are asked about calls that have to be approved.
+    approvals: dict[str, Any]
     #: What RUN_FINISHED carries unless the function returns something.
     result: Any
     #: Why the run was cancelled, or None.

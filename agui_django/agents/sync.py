@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
-from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar, cast, overload
 
 from agui_django.agents.asking import Asks
 from agui_django.agents.calls import ToolCall
+from agui_django.agents.dispatching import SyncDispatches
 from agui_django.agents.facts import Facts, S, wire_part
 from agui_django.agents.items import MessageBlock
 from agui_django.agents.once import SyncOnce
@@ -24,7 +24,7 @@ from agui_django.agents.subagents import SyncDelegates
 T = TypeVar("T")
 
 
-class SyncRunContext(Facts[S], SyncDelegates, Asks, SyncOnce):
+class SyncRunContext(Facts[S], SyncDelegates, Asks, SyncOnce, SyncDispatches):
     """One run, for an agent or a tool in a thread.
 
     Type parameter: a TypedDict that says what ``run.state`` holds.

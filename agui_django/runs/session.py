@@ -44,6 +44,7 @@ class RunSession(Emission):
         self.suspended = False
         self.questions: dict[str, tuple[Wire, str]] = {}
         self.claimed = False
+        self.approvals: dict[str, Any] = {}
         self.usage: dict[tuple[Any, Any], Wire] = {}
         self.tool_names = frozenset(tool["name"] for tool in setup.input.get("tools") or ())
         self.inbox = Inbox(self.loop, self._rung)
