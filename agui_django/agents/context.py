@@ -19,6 +19,7 @@ from agui_django.agents.dispatching import Dispatches
 from agui_django.agents.facts import Facts, S, wire_part
 from agui_django.agents.items import MessageBlock, StepBlock, any_thread
 from agui_django.agents.once import Once
+from agui_django.agents.predicting import Predicts
 from agui_django.agents.sink import After, Event, Wire
 from agui_django.agents.state import Snapshot
 from agui_django.agents.subagents import Delegates
@@ -33,7 +34,7 @@ _USAGE = {
 Role = Literal["developer", "system", "assistant", "user"]
 
 
-class RunContext(Facts[S], Delegates, Asks, Once, Dispatches):
+class RunContext(Facts[S], Delegates, Predicts, Asks, Once, Dispatches):
     """One run, for an agent in the event loop. Any thread may emit through it.
 
     Type parameter: a TypedDict that says what ``run.state`` holds.

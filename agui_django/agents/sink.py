@@ -84,6 +84,25 @@ class Handle(Protocol):
     owner: str | None
 
 
+class CallFollower(Protocol):
+    """Somebody who follows the arguments of a tool's calls while they are streamed, for a key of the state."""
+
+    key: str
+    tool: str
+
+    def began(self, call_id: str) -> None:
+        """A call of the tool was started."""
+
+    def grew(self, call_id: str) -> None:
+        """A piece of a call's arguments has come; of any call."""
+
+    def ended(self, call_id: str) -> None:
+        """A call's arguments have ended; of any call."""
+
+    def finish(self) -> bool:
+        """The run ends. Gives whether the state was put back."""
+
+
 class RunSink(Protocol):
     """The engine's side of one run. Methods are called in the event loop's thread, unless they say otherwise."""
 
@@ -156,6 +175,9 @@ class RunSink(Protocol):
 
     def live(self, value: Any, emit: Callable[[Any], Wire]) -> StateDocument:
         """A document whose edits are emitted in time; `emit` makes the event of what its ``take()`` gives."""
+
+    def follow_calls(self, follower: CallFollower) -> None:
+        """Tell somebody of the tool calls from now on; who follows for the same key is let go."""
 
     def ask(self, key: str, interrupt: Wire, permission: str) -> None:
         """Note a question that has no answer; the run ends with it."""

@@ -18,13 +18,14 @@ from agui_django.agents.dispatching import SyncDispatches
 from agui_django.agents.facts import Facts, S, wire_part
 from agui_django.agents.items import MessageBlock
 from agui_django.agents.once import SyncOnce
+from agui_django.agents.predicting import Predicts
 from agui_django.agents.sink import Event, RunSink
 from agui_django.agents.subagents import SyncDelegates
 
 T = TypeVar("T")
 
 
-class SyncRunContext(Facts[S], SyncDelegates, Asks, SyncOnce, SyncDispatches):
+class SyncRunContext(Facts[S], SyncDelegates, Predicts, Asks, SyncOnce, SyncDispatches):
     """One run, for an agent or a tool in a thread.
 
     Type parameter: a TypedDict that says what ``run.state`` holds.

@@ -85,6 +85,34 @@ class Reducer(Conversation):
         parts.append(delta)
         return True
 
+    def follow_calls(self, told: Callable[[str, str, str], None]) -> None:
+        """Have a function told of each step of the tool calls that start from now on: type, call id and tool."""
+
+        def tell(kind: str, call_id: str) -> None:
+            owner = self._calls.get(call_id)
+            if owner is not None:
+                told(kind, call_id, owner[1]["function"]["name"])
+
+        def followed(handler: Callable[[Event], None]) -> Callable[[Event], None]:
+            def handle(event: Event) -> None:
+                handler(event)
+                tell(event["type"], event["toolCallId"])
+
+            return handle
+
+        for kind in ("TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END"):
+            self._handlers[kind] = followed(self._handlers[kind])
+        append = self.append_args
+
+        def append_args(call_id: str, delta: str) -> bool:
+            taken = append(call_id, delta)
+            if taken:
+                tell("TOOL_CALL_ARGS", call_id)
+            return taken
+
+        # The short way of a call takes this method when the call starts.
+        self.append_args = append_args  # type: ignore[method-assign]
+
     # ---- the state, for subclasses that hold it elsewhere ----
 
     def set_state(self, value: Any) -> None:

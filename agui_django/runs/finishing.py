@@ -92,6 +92,8 @@ class Finish:
     def _last_words(self) -> Any:
         """What the function left undone: edits, the implicit message, its result; faults are noted."""
         session = self.session
+        if session.followed is not None:
+            session.followed.finish()
         try:
             session.settle()
             session.end_implicit()

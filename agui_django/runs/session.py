@@ -16,10 +16,11 @@ from typing import Any, NoReturn, TypeVar
 from django.conf import settings as django_settings
 
 from agui_django.agents.context import RunContext
-from agui_django.agents.sink import OnceClaim, Wire
+from agui_django.agents.sink import CallFollower, OnceClaim, Wire
 from agui_django.protocol.errors import RunSuspended
 from agui_django.runs import attachments
 from agui_django.runs.emission import Emission
+from agui_django.runs.followed_calls import FollowedCalls
 from agui_django.runs.hints import Hints
 from agui_django.runs.present import Present
 from agui_django.runs.setup import RunLog, RunSetup
@@ -42,6 +43,7 @@ class RunSession(Emission):
         self.result: Any = None
         self.cancelled: str | None = None
         self.suspended = False
+        self.followed: FollowedCalls | None = None
         self.questions: dict[str, tuple[Wire, str]] = {}
         self.claimed = False
         self.approvals: dict[str, Any] = {}
@@ -174,6 +176,12 @@ class RunSession(Emission):
             if messages[index]["role"] == "user":
                 return messages[index + 1 :]
         return messages
+
+    def follow_calls(self, follower: CallFollower) -> None:
+        """Tell somebody of the tool calls from now on."""
+        if self.followed is None:
+            self.followed = FollowedCalls(self)
+        self.followed.add(follower)
 
     def ask(self, key: str, interrupt: Wire, permission: str) -> None:
         """Note a question; the run ends with it."""
