@@ -1,6 +1,6 @@
 """System checks: what would otherwise show as a 500, a buffered stream or a lost run. Each comes with a hint.
 
-E001 to E005, E010 and E011 settings, E006 to E009 agents, W001 to W005 how the site is set up.
+E001 to E005, E010 and E011 settings, E006 to E009 agents, E012 packages, W001 to W005 how the site is set up.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import sys
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
+from importlib import import_module
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -163,6 +164,28 @@ def check_runner(**_: Any) -> list[CheckMessage]:
     runner: type[Runner] = found
     problem = runner.problem()
     return [Error(f"{NAME}['RUNNER']: {problem}", hint=runner.hint, id="agui_django.E010")] if problem else []
+
+
+@register("agui_django")
+def check_api(**_: Any) -> list[CheckMessage]:
+    """What the REST API needs is installed, where the site includes its addresses."""
+    from agui_django.api.needs import missing
+
+    wanted = missing()
+    if not wanted:
+        return []
+    try:
+        import_module(django_settings.ROOT_URLCONF)
+    except Exception:
+        return []  # told by Django's own checks
+    if "agui_django.api.urls" not in sys.modules:
+        return []
+    return [
+        Error(
+            f"The REST API is included, but {' and '.join(wanted)} cannot be imported: it answers 500.",
+            hint="pip install 'agui-django[api]'", id="agui_django.E012",
+        )
+    ]  # fmt: skip
 
 
 @register("agui_django")

@@ -41,6 +41,14 @@ class AgentShape(Shape):
     capabilities = serializers.DictField(required=False, help_text="What it declares that it can do.")
 
 
+class MatchShape(Shape):
+    """Where a thread matches a search; HTML, with ``<mark>`` around what was looked for."""
+
+    title = _text()
+    text = _text(help_text="A part of the newest message that matches; empty where only the title does.")
+    messageId = _text(source="message_id")
+
+
 class ThreadShape(Shape):
     """A conversation."""
 
@@ -58,6 +66,7 @@ class ThreadShape(Shape):
     openInterrupts = _whole(source="waiting", help_text="Questions that wait for an answer.")
     forkedFrom = _whole(source="forked_from_id", allow_null=True)
     metadata = WireObject()
+    match = MatchShape(read_only=True, allow_null=True, help_text="Of a search.")
     createdAt = Moment(source="created_at")
     updatedAt = Moment(source="updated_at")
 

@@ -19,8 +19,10 @@ from agui_django.api.pagination import Orders
 from agui_django.api.schema import operation
 from agui_django.api.serializers import PointsShape, RunShape, ThreadShape, page_of
 from agui_django.models import ID_LENGTH, Message, Run, Thread
+from agui_django.protocol.errors import NotFound
 from agui_django.runs import branches, forking, keeping
 from agui_django.runs.database import get_pool, transact
+from agui_django.runs.searching import search
 
 
 class ThreadChange(serializers.Serializer[Any]):
@@ -52,10 +54,20 @@ class Threads(ListView):
     )
     def get(self) -> HttpResponseBase:
         """The threads that the caller sees."""
-        return self.page(self._searched(), prepare=rows.threads, shown=self.sight.shown_threads)
+        text = self.request._request.GET.get("search", "")
+        return self.page(self._searched(text), prepare=rows.threads, shown=lambda page: self._matched(page, text))
 
-    def _searched(self) -> QuerySet[Thread]:
-        return self.sight.rows(Thread)
+    def _searched(self, text: str) -> QuerySet[Thread]:
+        threads = self.sight.rows(Thread)
+        if not text:
+            return threads
+        if not self.sight.beyond("view", Message):
+            # Whoever may not read messages must not find them by their words.
+            threads = threads.filter(scope=self.sight.caller.scope)
+        return search(threads, text)
+
+    def _matched(self, page: list[Thread], text: str) -> list[Any]:
+        return rows.with_matches(self.sight.shown_threads(page), text)
 
 
 class _ThreadView(ApiView):
@@ -72,7 +84,9 @@ class _ThreadView(ApiView):
     def shown(self, thread: Thread, status: int = 200) -> HttpResponse:
         """The thread as it is now. In a database thread."""
         found = rows.threads(Thread.objects.using(thread._state.db).filter(pk=thread.pk))
-        return json_answer(ThreadShape(found.get()).data, status)
+        if not (now := rows.with_matches(found)):
+            raise NotFound  # deleted meanwhile
+        return json_answer(ThreadShape(now[0]).data, status)
 
 
 class OneThread(_ThreadView):
