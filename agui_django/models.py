@@ -170,6 +170,7 @@ class Run(models.Model):
     tool_calls = models.PositiveIntegerField(default=0)
     open_interrupts = models.PositiveIntegerField(default=0)
     last_seq = models.PositiveIntegerField(default=0, help_text="Number of the last event; exact once closed.")
+    compacted = models.BooleanField(default=False, help_text="Deltas of its log were merged; numbers are as they were.")
     created_at = models.DateTimeField(default=timezone.now, editable=False)
     started_at = models.DateTimeField(null=True, blank=True)
     first_event_ms = models.PositiveIntegerField(

@@ -20,7 +20,7 @@ def test_defaults_of_the_design() -> None:
     assert settings.CLIENT_ROLES == ("user", "tool")
     assert settings.FLUSH_INTERVAL == 0.05
     assert settings.WRITE_DEADLINE == 30.0
-    assert settings.MAX_BODY == 8 * 1024 * 1024
+    assert settings.MAX_BODY == 40 * 1024 * 1024
     assert settings.HEARTBEAT == 15.0
     assert settings.CANCEL_GRACE == 5.0
     assert settings.AUTHENTICATION_CLASSES is None

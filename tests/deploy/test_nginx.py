@@ -186,7 +186,7 @@ def test_bodies_have_the_sites_limit_and_its_words(proxied: Proxied) -> None:
     with proxied.client() as http:
         fits = sse.body("large", "x" * 5_000_000)
         assert http.post("/agui/agents/echo", json=fits).status_code == 200
-        too_large = sse.body("large", "x" * (8 * 1024 * 1024 + 1))
+        too_large = sse.body("large", "x" * (40 * 1024 * 1024 + 1))
         answer = http.post("/agui/agents/echo", json=too_large)
         assert answer.status_code == 413
         assert answer.json()["error"]["code"] == "body_too_large"

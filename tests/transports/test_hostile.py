@@ -119,8 +119,8 @@ async def test_nul_and_lone_surrogates_in_text(headers: dict[str, str], body: Ca
     assert json.loads(message.wire)["content"] == "a\ufffdb\ufffdc\ufffd"
 
 
-async def test_thirty_megabytes(headers: dict[str, str], body: Callable[..., bytes]) -> None:
-    big = body(text="x" * 30_000_000)
+async def test_fifty_megabytes(headers: dict[str, str], body: Callable[..., bytes]) -> None:
+    big = body(text="x" * 50_000_000)
     await refused(await ask("POST", "/agui/agents/echo", big, headers), 413, "body_too_large")
     # a length that lies is not believed
     await refused(await ask("POST", "/agui/agents/echo", big, headers, declared=100), 413, "body_too_large")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections import defaultdict
 from collections.abc import AsyncIterator
@@ -21,6 +22,14 @@ async def paint(run: RunContext) -> None:
     color = run.call_frontend_tool("pick_color", {"choices": ["red", "blue"]})
     size = run.call_frontend_tool("pick_size")
     await run.say(f"Painting it {color.answer()}, {size.answer(int)}.")
+
+
+@agent("measure")
+async def measure(run: RunContext) -> None:
+    """Says how large the conversation's first file is, and its digest."""
+    parts = [part for message in run.messages if isinstance(message.content, list) for part in message.content]
+    data = await run.attachment(next(part for part in parts if part.type == "image"))
+    await run.say(f"{len(data)} {hashlib.sha256(data).hexdigest()}")
 
 
 @agent("trip")
