@@ -155,10 +155,36 @@ def test_permissions(ada: Any, django_user_model: Any) -> None:
     assert may("auth.delete_user") is True
     assert may(lambda user: user.username == "ada") is True
     assert may(lambda user: None) is False
-    question = SimpleNamespace(permission="auth.delete_group")
-    assert AccessPolicy().may_answer(ada, question) is False
-    question.permission = ""
-    assert AccessPolicy().may_answer(ada, question) is True
+
+
+def test_who_may_answer(ada: Any, django_user_model: Any) -> None:
+    make = django_user_model.objects.create_user
+    bob, colleague, staff = make("bob"), make("colleague", is_staff=True), make("staff", is_staff=True)
+    bob.user_permissions.add(Permission.objects.get(codename="answer_interrupt"))
+    staff.user_permissions.add(Permission.objects.get(codename="answer_interrupt"))
+
+    def who(
+        policy: AccessPolicy, owner: Any = None, user: Any = None, scope: str = "", permission: str = ""
+    ) -> list[str]:
+        thread, run = SimpleNamespace(owner_id=owner, scope=scope), SimpleNamespace(user_id=user)
+        question: Any = SimpleNamespace(thread=thread, run=run, permission=permission)
+        people = [ada, bob, colleague, staff, AnonymousUser()]
+        return [person.username or "nobody" for person in people if policy.may_answer(person, question)]
+
+    default = AccessPolicy()
+    assert who(default, owner=ada.pk, scope=f"user:{ada.pk}") == ["ada", "staff"]
+    # In a scope that several share, the one whom the agent asked may, too.
+    assert who(default, owner=ada.pk, user=bob.pk, scope="team") == ["ada", "bob", "staff"]
+    # Whose user is gone, or the site's own: staff.
+    assert who(default, scope="user:4711") == ["staff"]
+    assert who(default, scope="site") == ["staff"]
+    # Nobody's: whoever shares the scope.
+    assert who(OneScope(), scope="everybody") == ["ada", "bob", "colleague", "staff", "nobody"]
+    # The agent's own permission comes on top.
+    assert who(default, owner=ada.pk, permission="auth.delete_group") == []
+    staff.user_permissions.add(Permission.objects.get(codename="delete_group"))
+    staff = django_user_model.objects.get(pk=staff.pk)
+    assert who(default, owner=ada.pk, permission="auth.delete_group") == ["staff"]
 
 
 def test_the_sites_policy(settings: Any) -> None:

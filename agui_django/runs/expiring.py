@@ -128,6 +128,11 @@ def due() -> Due:
     return Due(list({row.thread_id: None for row in over}), rest[0].expires_at if rest else None)
 
 
+def count() -> int:
+    """How many questions wait whose time is over; call in a database thread."""
+    return Interrupt.objects.using(database_alias()).open().filter(expires_at__lte=timezone.now()).count()
+
+
 def expire(thread: int, claim: str | None = None) -> Lapsed:
     """Close a thread's questions whose time is over; call in a database thread.
 

@@ -56,8 +56,8 @@ class Upkeep:
         if opened.run is not None and opened.setup is not None:
             if opened.warnings:
                 logger.warning("Run %s: %s", opened.run.pk, "; ".join(opened.warnings[:20]))
-            self._slots.take(opened.run.user, force=True)
-            self._launch(entry, opened.run, opened.setup, opened.run.user)
+            self._slots.take(opened.setup.user, force=True)
+            self._launch(entry, opened.run, opened.setup, opened.setup.user)
 
     async def advance_all(self) -> None:
         """Move the queues of all threads that are free."""

@@ -18,8 +18,10 @@ from agui_django.protocol.errors import (
     ResumeConflict,
     ResumeIncomplete,
     ResumeInvalid,
+    ThreadBusy,
 )
 from agui_django.runs import resume
+from agui_django.runs.expiring import expire
 from agui_django.runs.requests import AgentPolicy
 from tests.runs.given import Given, calls, cancelled, counted, resolved, says, tool, user
 
@@ -180,6 +182,29 @@ def test_an_unknown_id_is_ignored_with_a_warning(given: Given) -> None:
     assert any("nobody-asked" in warning for warning in opened.warnings)
 
 
+def test_answers_to_unknown_ids_alone_are_no_answers(given: Given) -> None:
+    given.turn(user("u1"), says=[says("a1", "x")])
+    shown = given.open(messages=[], resume=[resolved("i9")])
+    assert (shown.kind, shown.run) == ("hydration", None)
+    active = given.open(messages=[user("u2")])
+    joined = given.open(messages=[], resume=[resolved("i9")])
+    assert (joined.kind, joined.run) == ("joined", active.run)
+
+
+@pytest.mark.parametrize("policy", ["reject", "cancel"])
+def test_answers_are_for_the_agent_that_asked(policy: str, given: Given) -> None:
+    given.asked({"id": "i1"})
+    other = AgentPolicy("plan", open_interrupts=policy)
+    for body in ({"messages": []}, {"messages": [user("u2")]}):
+        opened = given.open(other, **body, resume=[resolved("i1")])
+        assert isinstance(opened.error, InterruptsOpen)
+        assert "echo" in str(opened.error)
+    command = given.open(other, messages=[], forwardedProps={"command": {"resume": "yes"}})
+    assert isinstance(command.error, InterruptsOpen)
+    assert given.open_ids == ["i1"]
+    assert given.open(messages=[], resume=[resolved("i1")]).kind == "created"
+
+
 def test_answers_on_a_thread_that_asked_nothing_make_an_ordinary_run(given: Given) -> None:
     given.turn(user("u1"), says=[says("a1", "x")])
     opened = given.open(messages=[user("u2")], resume=[resolved("i9")])
@@ -202,6 +227,16 @@ def test_a_repeat_attaches_to_the_run_it_started(given: Given) -> None:
     # The same answers under another run id start nothing either.
     again = given.open(**{**body, "runId": "r3"})
     assert (again.kind, again.run) == ("attached", first.run)
+
+
+def test_what_a_running_resume_has_answered_is_judged_before_the_thread_is_busy(given: Given) -> None:
+    given.asked({"id": "i1"})
+    first = given.open(runId="r2", messages=[], resume=[resolved("i1", "yes")])
+    again = given.open(runId="r3", messages=[], resume=[resolved("i1", "yes")])
+    assert (again.kind, again.run) == ("attached", first.run)
+    assert isinstance(refused(given, messages=[], resume=[resolved("i1", "no")]), ResumeConflict)
+    with pytest.raises(ThreadBusy):
+        given.open(messages=[user("u2")], resume=[resolved("i1", "yes")])
 
 
 def test_a_different_answer_to_a_closed_question_is_a_conflict(given: Given) -> None:
@@ -227,7 +262,7 @@ def test_of_two_racing_resumes_exactly_one_runs(given: Given) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(kinds) == ["ThreadBusy", "created"]
+    assert sorted(kinds) == ["created", "refused"]
     assert Run.objects.exclude(resumed_run=None).count() == 1
 
 
@@ -262,12 +297,17 @@ def test_a_resume_that_was_cancelled_is_over_unless_the_server_went_away(
 # ---- expiry ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_expired_question_is_closed_and_no_longer_shown(given: Given) -> None:
+def test_an_expired_question_is_no_longer_shown_and_is_closed(given: Given) -> None:
     given.asked({"id": "i1", "expiresAt": expires(seconds=-1)}, {"id": "i2"})
     shown = given.open(messages=[])
     assert shown.hydration is not None
     assert [wire["id"] for wire in shown.hydration.interrupts] == ["i2"]
-    assert Interrupt.objects.get(interrupt_id="i1").status == "expired"
+    assert given.open_ids == ["i1", "i2"]  # who only looks on changes nothing
+    closed = given.do(expire, given.thread.pk).closed
+    row = Interrupt.objects.get(interrupt_id="i1")
+    assert (row.status, row.answered_run, closed) == ("expired", None, [row.pk])
+    assert row.closed_at is not None
+    assert given.do(expire, given.thread.pk).closed == []
 
 
 def test_an_expired_question_can_be_cancelled_but_not_resolved(given: Given) -> None:
@@ -283,6 +323,55 @@ def test_an_expired_question_need_not_be_covered_and_holds_nobody_up(given: Give
     opened = given.open(resume=[resolved("i2")])
     assert opened.setup is not None
     assert {key: answer.status for key, answer in opened.setup.answers.items()} == {"i1": "expired", "i2": "resolved"}
+
+
+def test_an_expired_question_that_was_closed_may_be_given_up_and_the_agent_goes_on(given: Given) -> None:
+    asking = given.asked({"id": "i1", "expiresAt": expires(seconds=-1)})
+    given.do(expire, given.thread.pk)
+    assert isinstance(refused(given, messages=[], resume=[resolved("i1")]), InterruptExpired)
+    body: dict[str, Any] = {"messages": [], "resume": [cancelled("i1")]}
+    opened = given.open(runId="r2", **body)
+    assert opened.setup is not None
+    assert opened.run is not None
+    assert asking.run is not None
+    assert (opened.run.resumed_run, opened.run.turn) == (asking.run, asking.run.turn)
+    assert opened.setup.answers["i1"].status == "expired"
+    assert opened.setup.resume == [cancelled("i1")]
+    row = Interrupt.objects.get()
+    assert (row.status, row.answered_run, opened.closed) == ("expired", opened.run, [])
+    # Failed before it acted: nobody was told, so it may be given up again. It stays expired.
+    assert given.finish(opened, status="failed", spent=False)
+    row.refresh_from_db()
+    assert (row.status, row.answered_run) == ("expired", None)
+    second = given.open(runId="r3", **body)
+    assert second.kind == "created"
+    assert given.finish(second)
+    # The agent was told: giving it up once more is a repeat of what it was told.
+    assert given.open(runId="r4", **body).run == second.run
+
+
+@pytest.mark.parametrize("closed_before", [False, True])
+def test_a_new_turn_is_told_of_what_expired_once(closed_before: bool, given: Given) -> None:
+    given.asked({"id": "i1", "expiresAt": expires(seconds=-1)})
+    if closed_before:
+        given.do(expire, given.thread.pk)
+    opened = given.open(messages=[user("u2")])
+    assert opened.setup is not None
+    assert {key: answer.status for key, answer in opened.setup.answers.items()} == {"i1": "expired"}
+    assert len(opened.closed) == (0 if closed_before else 1)
+    assert given.finish(opened, status="failed", spent=False)
+    later = given.open(messages=[user("u3")])
+    assert later.setup is not None
+    assert later.setup.answers == {}
+
+
+def test_a_worker_tells_the_same(given: Given) -> None:
+    given.asked({"id": "i1", "expiresAt": expires(seconds=-1)})
+    opened = given.open(messages=[user("u2")], claim="")
+    assert opened.run is not None
+    claimed = given.do(given.store.claim, opened.run.pk, "worker")
+    assert claimed is not None
+    assert {key: answer.status for key, answer in claimed[1].answers.items()} == {"i1": "expired"}
 
 
 def test_a_user_may_write_on_once_all_questions_have_expired(given: Given) -> None:
