@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any, Final, Literal
 
 from agui_django.agents.live import LIVE, MISSING, Live, LiveDict, LiveList
 from agui_django.agents.live_values import SCALARS, copy_of, key_of, same, token_of
 from agui_django.agents.undo import attach, reinstate, renumber, restore, uninsert, unput, unremove, unset
 from agui_django.protocol.codec import clean_text, encode
+from agui_django.protocol.errors import StateTooLarge
 
 Op = dict[str, Any]
 Mark = tuple[int, int, Op | None, int]
@@ -26,7 +28,7 @@ MANY_OPS: Final = 4096
 class Journal:
     """The edits of one document. `StateDocument` is what others use."""
 
-    def __init__(self, default: Callable[[Any], Any] | None) -> None:
+    def __init__(self, default: Callable[[Any], Any] | None, most: int | None = None) -> None:
         self.lock = threading.RLock()
         #: Edits outside blocks are checked one by one (there is a schema).
         self.checked = False
@@ -39,6 +41,9 @@ class Journal:
         self._ops: list[Op] = []
         self._collapsed = False  # the operations were more than a snapshot and are forgotten
         self._limit = MANY_OPS
+        #: Bytes of JSON text that the value may have; it has at most so many, measured at the first edit.
+        self._most = inf if most is None else most
+        self._ceiling = self._most
         self._floor = 0  # the JSON text of the value is at least so long
         self._undo: list[tuple[Any, ...]] | None = None
         self._ordered: set[int] = set()  # dicts whose order of keys the way back knows
@@ -101,6 +106,12 @@ class Journal:
             return
         if type(old) is kind and old == value:
             return
+        more = 6 * len(value) if kind is str else value.bit_length() // 3 if kind is int else 24
+        ceiling = self._ceiling + more + 6 * len(key) + 8
+        if ceiling > self._most:
+            self._fit(path, {key: value}, old)
+        else:
+            self._ceiling = ceiling
         # What put_plain does, for the commonest edit.
         if self._undo is not None:
             self._undo.append((unput, node, key, old, None))
@@ -114,6 +125,7 @@ class Journal:
         if old is not MISSING and same(old, plain):
             return
         token = token_of(key)
+        self._fit(path, {key: plain}, old)
         new = plain
         if type(plain) is dict or type(plain) is list:
             new = self._build(plain, node, token) if live is None else attach(live, node, token)
@@ -130,6 +142,7 @@ class Journal:
             key = key_of(path, name)
             if dict.get(node, key, MISSING) is not value:
                 plain.append((key, self.copy(value, path + token_of(key))))
+        self._fit(path, dict(plain), [dict.get(node, key) for key, _ in plain])
         for key, value in plain:
             self.put_plain(node, path, key, value, dict.get(node, key, MISSING))
 
@@ -148,6 +161,7 @@ class Journal:
     def refill_dict(self, node: LiveDict, path: str, plain: dict[str, Any]) -> None:
         """Give a dict other keys and values, which are ours: one replace. It keeps its identity."""
         old = dict.copy(node)
+        self._fit(path, plain, old)
         if self._undo is not None:
             self._undo.append((reinstate, node, old))
         for value in old.values():
@@ -170,6 +184,7 @@ class Journal:
         old = list.__getitem__(node, index)
         if same(old, plain):
             return
+        self._fit(path, plain, old)
         if self._undo is not None:
             self._undo.append((unset, node, index, old))
         list.__setitem__(node, index, self._build(plain, node, index))
@@ -182,6 +197,7 @@ class Journal:
 
     def insert_plain(self, node: LiveList, path: str, index: int, plain: Any, live: Any = None) -> None:
         """Insert a plain value that is ours; `live` is its container where there is one already."""
+        self._fit(path, plain, MISSING)
         new = self._build(plain, node, index) if live is None else attach(live, node, index)
         if self._undo is not None:
             self._undo.append((uninsert, node, index))
@@ -192,6 +208,7 @@ class Journal:
         """Append copies of values; nothing is appended where one is refused."""
         size = len(node)
         plain = [self.copy(value, f"{path}/{size + at}") for at, value in enumerate(values)]
+        self._fit(path, plain, MISSING)
         for at, value in enumerate(plain):
             self.insert_plain(node, path, size + at, value)
 
@@ -219,6 +236,7 @@ class Journal:
                 items.append(MISSING)
         if same(node, plain):
             return
+        self._fit(path, plain, old)
         if self._undo is not None:
             self._undo.append((reinstate, node, old))
         for item in old:
@@ -309,6 +327,28 @@ class Journal:
         self._floor = len(encode(self._value))
         return size > self._floor
 
+    # ---- how large it may be ----
+
+    def _fit(self, path: str, value: Any, old: Any) -> None:
+        """Refuse what makes the document too large; called before anything changes.
+
+        Raises:
+            StateTooLarge: it would be.
+        """
+        if self._most == inf:
+            return
+        more = _size(value) + 1
+        if (ceiling := self._ceiling + more) > self._most:
+            now = _size(self._value)
+            ceiling = now + more
+            if ceiling > self._most:
+                less = 0 if old is MISSING else _size(old)
+                if more > less and ceiling - less > self._most:
+                    raise StateTooLarge(
+                        f"The state would be larger than {self._most} bytes by an edit of {path or '/'}."
+                    )
+        self._ceiling = ceiling
+
     # ---- the way back ----
 
     def _set_mark(self) -> Mark:
@@ -325,3 +365,9 @@ class Journal:
         del self._ops[recorded:]
         if last is not None:
             self._ops[-1] = last
+
+
+def _size(value: Any) -> int:
+    """Bytes of its JSON text."""
+    text = encode(value)
+    return len(text) if text.isascii() else len(text.encode())

@@ -25,6 +25,7 @@ class Replayer(Journal):
 
     def _swap(self, plain: Any) -> None:
         old = self._value
+        self._fit("", plain, old)
         if self._undo is not None:
             self._undo.append((self._set_value, old))
         self._set_value(self._build(plain, None, None))

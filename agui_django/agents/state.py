@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from math import inf
 from types import TracebackType
 from typing import Any
 
@@ -20,7 +21,8 @@ from agui_django.agents.live_values import check_names
 from agui_django.agents.replay import Replayer
 from agui_django.agents.state_schema import StateSchema
 from agui_django.protocol.codec import clean
-from agui_django.protocol.json_patch import PatchError, apply_patch, copy_json
+from agui_django.protocol.errors import StateTooLarge
+from agui_django.protocol.json_patch import PatchError, PatchTooLarge, apply_patch, copy_json
 
 _AWAITED = "There was an await (or a yield) inside `with run.edit_state()`: its edits were rolled back."
 
@@ -44,6 +46,7 @@ class StateDocument(Replayer):
         schema: a TypedDict, pydantic model, JSON Schema or `StateSchema` that every edit must fit. What the document
             starts from is not checked: see `check`.
         default: what becomes of values that `codec.clean` does not know.
+        most: bytes of its JSON text; an edit that leads beyond changes nothing and raises StateTooLarge.
 
     Raises:
         NotJson, StateInvalid: `value` cannot be a state.
@@ -56,8 +59,9 @@ class StateDocument(Replayer):
         on_edit: Callable[[], None] | None = None,
         schema: Any = None,
         default: Callable[[Any], Any] | None = None,
+        most: int | None = None,
     ) -> None:
-        super().__init__(default)
+        super().__init__(default, most)
         self._on_edit = on_edit
         self._schema = schema if schema is None or isinstance(schema, StateSchema) else StateSchema(schema)
         self._value = self._build(self.copy({} if value is None else value, ""), None, None)
@@ -242,7 +246,9 @@ class StateDocument(Replayer):
         ops = clean(list(ops), default=self._default)
         with self.lock:
             try:
-                result = apply_patch(self._value, ops)
+                result = apply_patch(self._value, ops, most=None if self._most == inf else int(self._most))
+            except PatchTooLarge:
+                raise StateTooLarge from None
             except PatchError:
                 return None
             check_names(result)

@@ -17,6 +17,7 @@ from uuid import uuid4
 from agui_django.agents.asking import json_default
 from agui_django.agents.sink import READY, Event, Handle, Wire
 from agui_django.agents.state import Snapshot, StateDocument
+from agui_django.conf import settings
 from agui_django.protocol.codec import encode
 from agui_django.protocol.downgrade import needs_downgrade
 from agui_django.protocol.errors import AgentFlood, AgUiError, LogLimit, RunClosed
@@ -92,7 +93,9 @@ class Emission:
         self.state_edited = False
         self.flood: AgentFlood | None = None
         self.limit: LogLimit | None = None
-        self.document = StateDocument(state, on_edit=self._state_edited, schema=state_schema, default=json_default)
+        self.document = StateDocument(
+            state, on_edit=self._state_edited, schema=state_schema, default=json_default, most=settings.MAX_STATE
+        )
         self.reducer = RunReducer(setup.messages, self.document, self.warn)
         self.normaliser = Normaliser(
             thread_id=setup.thread_id,

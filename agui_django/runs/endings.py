@@ -28,6 +28,7 @@ from agui_django.protocol.errors import (
     RunSuspended,
     RunTimeout,
     StateInvalid,
+    StateTooLarge,
 )
 from agui_django.runs.setup import Failure, Status, Wire
 
@@ -113,7 +114,7 @@ def _decide(happened: Happened, leaves: list[BaseException]) -> Ending:
         if not isinstance(leaf, _KNOWN):
             return _ours(AgentException, leaf)
     for leaf in leaves:
-        if isinstance(leaf, StateInvalid | OnceUnknown | AgentFlood):
+        if isinstance(leaf, StateInvalid | StateTooLarge | OnceUnknown | AgentFlood):
             return _ours(type(leaf), leaf)
     told = _first(leaves, AgentError)
     if told is not None:
@@ -128,7 +129,7 @@ def _decide(happened: Happened, leaves: list[BaseException]) -> Ending:
 
 
 #: Leaves with a row of their own, or none; whatever else there is, is "any other exception".
-_KNOWN = (StateInvalid, OnceUnknown, AgentFlood, AgentError, Declined, RunSuspended)
+_KNOWN = (StateInvalid, StateTooLarge, OnceUnknown, AgentFlood, AgentError, Declined, RunSuspended)
 
 
 def is_cancel(error: BaseException) -> bool:

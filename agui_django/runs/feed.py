@@ -64,6 +64,9 @@ class Feed:
         self._stopped_at: Cursor | None = None  # where following the last run ended
         self._restate = self.cursor is None
         self._told = True  # the watcher knows how the last run ended, or need not
+        #: The version of the state that the watcher was told at rest; None: what the last run left.
+        self._held = None if self.cursor is None else self.cursor.state
+        self._edited = False
 
     def close(self) -> None:
         """Stop watching: the one who followed has gone."""
@@ -80,6 +83,10 @@ class Feed:
             while True:
                 if self._restate:
                     return await self._present()
+                if self._edited:
+                    if frames := await self._state():
+                        return frames
+                    continue
                 if self._follow is None:
                     if not await self._ahead():
                         return []
@@ -101,7 +108,7 @@ class Feed:
     def _framed(self, batch: Sequence[Frame]) -> Sequence[Frame]:
         """Events of the run that is followed, under their cursors; none where the present has to be restated."""
         assert self.cursor is not None  # noqa: S101 - a run is followed
-        uuid, seq = self.cursor
+        uuid, seq, _ = self.cursor
         began, self._began = self._began, None
         if began is not None:
             uuid, seq = began.uuid, 0
@@ -140,6 +147,9 @@ class Feed:
                 if ahead.next is not None:
                     self._begin(ahead.next)
                     return True
+                if ahead.version != (ahead.left if self._held is None else self._held):
+                    self._edited = True
+                    return True
                 if self._until_idle or supervisor.draining():
                     raise StopAsyncIteration
                 poller.ensure()
@@ -162,7 +172,7 @@ class Feed:
         elif stuck:  # its rows are gone
             self._jump()
             return True
-        self._follow = Follow(cursor.run, cursor.seq, last=last_seq)
+        self._follow, self._held = Follow(cursor.run, cursor.seq, last=last_seq), None
         return True
 
     def _begin(self, run: Next) -> None:
@@ -172,7 +182,8 @@ class Feed:
         if self.cursor is None:
             self.cursor = Cursor(run.uuid, 0)
         self._began = run
-        self._follow = Follow(run.uuid, last=run.last_seq)
+        # Where the thread was edited before it, its log tells the state.
+        self._follow, self._held = Follow(run.uuid, last=run.last_seq), None
 
     # ---- the present ----------------------------------------------------------------------------------------------
 
@@ -185,12 +196,25 @@ class Feed:
             found = await (self._joined(now) if now.active else self._at_rest(now))
             if found is not None:
                 break
-        texts, seq = found
         self._restate, self._told = False, True
+        return self._placed(now, *found)
+
+    async def _state(self) -> Sequence[Frame]:
+        """The state of a thread that was edited at rest, in a run of its own: nothing is told outside of one."""
+        self._edited = False
+        now = await get_pool().read(reading.read_now, self._thread, self._may_see)
+        if now is None:
+            raise StopAsyncIteration
+        found = None if now.active else await self._at_rest(now, state_only=True)
+        return [] if found is None else self._placed(now, *found)
+
+    def _placed(self, now: Now, texts: list[str], seq: int) -> Sequence[Frame]:
+        """A restatement; its last frame has the place behind it."""
+        self._held = None if now.active else now.thread.state_version
         if now.run is None:
             self.cursor = None
             return [(0, text, True) for text in texts]
-        self.cursor = Cursor(now.run.pk, seq)
+        self.cursor = Cursor(now.run.pk, seq, None if now.thread.base_version is None else self._held)
         return [*((0, text, True) for text in texts[:-1]), (str(self.cursor), texts[-1], True)]
 
     async def _joined(self, now: Now) -> tuple[list[str], int] | None:
@@ -208,9 +232,9 @@ class Feed:
             return await asyncio.get_running_loop().run_in_executor(None, make), present.seq
         return make(), present.seq
 
-    async def _at_rest(self, now: Now) -> tuple[list[str], int] | None:
+    async def _at_rest(self, now: Now, *, state_only: bool = False) -> tuple[list[str], int] | None:
         """A thread in which nothing runs."""
-        rest = await get_pool().read(partial(reading.read_rest, told=self._told), now)
+        rest = await get_pool().read(partial(reading.read_rest, told=self._told, state_only=state_only), now)
         if rest is None:
             return None
         thread, run = now.thread, now.run
@@ -240,4 +264,5 @@ def nothing_comes(thread: int, after: str, may_see: MaySee | None = None) -> boo
         ahead = reading.read_ahead(thread, cursor.run, may_see)
     except reading.Hidden:
         return True
-    return ahead.here and ahead.last_seq == cursor.seq and ahead.next is None
+    held = ahead.left if cursor.state is None else cursor.state
+    return ahead.here and ahead.last_seq == cursor.seq and ahead.next is None and ahead.version == held

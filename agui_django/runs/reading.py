@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Exists, F, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
@@ -26,24 +26,28 @@ from agui_django.runs.stream import read_entries
 
 MaySee = Callable[[Run], bool]
 
-_CURSOR = re.compile(r"([0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}):([0-9]{1,10})")
+_CURSOR = re.compile(r"([0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}):([0-9]{1,10})(?::([0-9]{1,10}))?")
 
 
 class Cursor(NamedTuple):
-    """A place in a thread: behind an event of a run."""
+    """A place in a thread: behind an event of a run, and behind the edits of the state that came after the run."""
 
     run: UUID
     seq: int
+    #: The version of the state that the watcher was told; None: what the run left.
+    state: int | None = None
 
     @classmethod
     def of(cls, text: str) -> Cursor | None:
         """Read one; None where it is none of ours."""
         found = _CURSOR.fullmatch(text)
-        return None if found is None else cls(UUID(found[1]), int(found[2]))
+        if found is None:
+            return None
+        return cls(UUID(found[1]), int(found[2]), None if found[3] is None else int(found[3]))
 
     def __str__(self) -> str:
         """Write it as the ``id`` of a feed's event."""
-        return f"{self.run}:{self.seq}"
+        return f"{self.run}:{self.seq}" if self.state is None else f"{self.run}:{self.seq}:{self.state}"
 
 
 class Hidden(Exception):
@@ -75,11 +79,15 @@ class Ahead:
         here: whether the cursor's run (still) exists; True for a feed that stands before the first run.
         last_seq: the number of its terminal event, None while it is active.
         next: the run that comes behind it, None where there is none yet.
+        version: that of the thread's state.
+        left: the one that the last run left.
     """
 
     here: bool
     last_seq: int | None
     next: Next | None
+    version: int = 0
+    left: int = 0
 
 
 @dataclass(frozen=True)
@@ -105,6 +113,8 @@ def read_ahead(thread: int, at: UUID | None, may_see: MaySee | None) -> Ahead:
         moment=Coalesce("started_at", "created_at"),
         superseded=Exists(Message.objects.filter(superseded_by=OuterRef("pk"))),
         stands_in=Exists(Message.objects.filter(run=OuterRef("pk"), role="tool", wire__contains=METADATA_KEY)),
+        version=F("thread__state_version"),
+        left=Coalesce("thread__base_version", "thread__state_version"),
         edit=Subquery(
             StateVersion.objects.filter(run=OuterRef("pk"), origin=StateVersion.Origin.CLIENT).values("state")[:1]
         ),
@@ -132,7 +142,14 @@ def read_ahead(thread: int, at: UUID | None, may_see: MaySee | None) -> Ahead:
             following.superseded or following.stands_in,
             following.edit,
         ),
+        *(_versions(thread) if not found else (found[0].version, found[0].left)),
     )
+
+
+def _versions(thread: int) -> tuple[int, int]:
+    """Those of a thread without runs."""
+    rows = Thread.objects.using(database_alias()).filter(pk=thread)
+    return rows.values_list("state_version", Coalesce("base_version", "state_version")).first() or (0, 0)
 
 
 def read_now(thread: int, may_see: MaySee | None) -> Now | None:
@@ -178,15 +195,16 @@ class Rest:
     terminal: str
 
 
-def read_rest(now: Now, *, told: bool) -> Rest | None:
+def read_rest(now: Now, *, told: bool, state_only: bool = False) -> Rest | None:
     """The thread at rest; None where a run began meanwhile.
 
     Args:
         now: the thread.
+        state_only: leave the messages out.
         told: whether the watcher knows how the last run ended. To others its own terminal event is told.
     """
     alias, run, thread = database_alias(), now.run, now.thread
-    messages = _messages(thread)
+    messages = [] if state_only else _messages(thread)
     terminal = ""
     if run is not None and not told:
         last = read_entries(run.pk, run.last_seq - 1)
