@@ -46,10 +46,12 @@ class Request:
 
     Attributes:
         messages: the client's list.
-        supersede_after: the id behind which everything goes out of play, as it was sent; None: the client did not ask.
+        supersede_after: the id behind which everything goes out of play, as it was sent; empty: everything does; None:
+            the client did not ask.
         resuming: the request answers interrupts: its list regenerates nothing.
         gone: ids that went out of play earlier.
         roles: the roles that new messages may have.
+        ours: the calls that no client can answer.
     """
 
     messages: Sequence[Wire]
@@ -57,6 +59,7 @@ class Request:
     resuming: bool = False
     gone: Container[str] = ()
     roles: Container[str] = ("user", "tool")
+    ours: Container[str] = ()
 
 
 def reconcile(history: str, stored: list[Wire], request: Request, warn: Callable[[str], None]) -> Reconciled:
@@ -93,6 +96,8 @@ def reconcile(history: str, stored: list[Wire], request: Request, warn: Callable
 def _cut(stored: list[Wire], after: Any) -> Reconciled:
     if after is None:
         return Reconciled(list(stored))
+    if after == "":  # no message has this id: the beginning, so that the first one can be edited, too
+        return Reconciled([], [], [message["id"] for message in stored])
     for position, message in enumerate(stored):
         if message["id"] == after:
             return Reconciled(stored[: position + 1], [], [later["id"] for later in stored[position + 1 :]])
@@ -155,6 +160,8 @@ def _admitted(
             warn(f"{name} is dropped: it went out of play earlier")
         elif role == "tool" and message["toolCallId"] not in calls:
             warn(f"{name} is dropped: the thread has no such call")
+        elif role == "tool" and message["toolCallId"] in request.ours:
+            warn(f"{name} is dropped: the call is not the page's to answer")
         elif role == "tool" and message["toolCallId"] in answered:
             warn(f"{name} is dropped: the call has a result already")
         else:

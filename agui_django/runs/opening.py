@@ -21,6 +21,7 @@ from agui_django.protocol.errors import InvalidInput, StateTooLarge, ThreadBusy
 from agui_django.protocol.json_patch import json_equal
 from agui_django.protocol.merge import merge
 from agui_django.runs import attachments, history, merging, queued, reaping, resume, sql
+from agui_django.runs.answerable import not_the_pages
 from agui_django.runs.closing import store_messages
 from agui_django.runs.ledger import Ledger, last_words, state_digest, title
 from agui_django.runs.requests import Hydration, Opened, StartRequest
@@ -77,13 +78,13 @@ class Opening:
                 return self._opened("joined", run=active, hydration=self._hydration(thread, active))
             if self.stored:
                 return self._opened("hydration", hydration=self._hydration(thread, None))
-        if plan is not None and plan.repeated is not None and not self._reconcile(plan).new:
+        if plan is not None and plan.repeated is not None and not self._reconcile(plan, thread).new:
             return self._opened("attached", run=plan.repeated)
         waiting = [run for run in runs if run.status == Run.Status.QUEUED]
         if active is not None or (waiting and not self._answers()):
             return self._busy(thread, active, waiting)
         plan = self._plan(thread, runs) if plan is None else plan
-        return self._create(thread, plan, self._reconcile(plan))
+        return self._create(thread, plan, self._reconcile(plan, thread))
 
     # ---- reading --------------------------------------------------------------------------------------------------
 
@@ -152,7 +153,8 @@ class Opening:
             active=active,
         )
 
-    def _reconcile(self, plan: resume.Plan) -> history.Reconciled:
+    def _reconcile(self, plan: resume.Plan, thread: Thread | None = None) -> history.Reconciled:
+        sent = self.data["messages"]
         props = self.data["forwardedProps"]
         after = props.get("supersedeAfter") if isinstance(props, dict) else None
         return history.reconcile(
@@ -160,11 +162,12 @@ class Opening:
             self.policy.history if self.request.origin == "client" else "verified",
             self.stored,
             history.Request(
-                messages=self.data["messages"],
+                messages=sent,
                 supersede_after=after,
                 resuming=plan.run is not None,
                 gone=self.gone,
                 roles=self.policy.client_roles,
+                ours=not_the_pages(self.alias, thread, sent, self.stored, self.ledger) if thread is not None else (),
             ),
             self.warnings.append,
         )
@@ -186,7 +189,7 @@ class Opening:
             raise ThreadBusy("Too many runs wait for this thread.", extra={"runId": ahead.run_id})
         self.ledger.thread = thread.pk
         self._state(thread)  # refused now rather than when its turn comes
-        found = self._reconcile(resume.Plan())
+        found = self._reconcile(resume.Plan(), thread)
         self._keep_files(thread, found)
         self.data = queued.stored(self.data, found, active)
         self.request = replace(self.request, claim="")
