@@ -11,7 +11,6 @@ import sqlite3
 import statistics
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -33,17 +32,20 @@ Results = dict[str, list[dict[str, Any]]]
 
 @dataclass(frozen=True)
 class Scale:
-    """How long everything takes."""
+    """How long everything takes; `crowd` is a number of runs, `messages` what threads that are joined hold."""
 
     rounds: int
     seconds: float
     bursts: int
     series: int
     replays: int
+    crowd: int = 500
+    messages: tuple[int, ...] = (10, 1_000, 10_000)
 
 
 FULL = Scale(rounds=5, seconds=2.0, bursts=2, series=60, replays=10)
 QUICK = Scale(rounds=2, seconds=0.8, bursts=1, series=20, replays=4)
+SMOKE = Scale(rounds=1, seconds=0.3, bursts=1, series=3, replays=1, crowd=20, messages=(10, 100))
 
 
 def say(text: str) -> None:
@@ -77,22 +79,23 @@ def warm_up(load: Load, servers: Iterable[Server]) -> None:
             raise RuntimeError(f"{server.name} does not do the work: {seen}\n{log}")
 
 
-def throughput(load: Load, servers: list[Server], scale: Scale) -> Results:
-    """Events per second at full speed, ten runs at a time."""
+def throughput(load: Load, servers: list[Server], scale: Scale, job: str = "window") -> Results:
+    """Events per second at full speed, ten runs at a time; the job ``sockets`` has them over WebSockets."""
     results: Results = {server.name: [] for server in servers}
     for number in range(scale.rounds):
         say(f"full speed, round {number + 1} of {scale.rounds}")
         for server in servers:
             cpu = server.cpu()
             result = load.run(
-                "window", target=server.target, order=asdict(FAST), concurrency=10, warm_up=0.3, seconds=scale.seconds
+                job, target=server.target, order=asdict(FAST), concurrency=10, warm_up=0.3, seconds=scale.seconds
             )
             results[server.name].append({**result, "server_cpu": server.cpu() - cpu})
     return results
 
 
-def crowd(load: Load, servers: list[Server], scale: Scale, runs: int = 500) -> Results:
+def crowd(load: Load, servers: list[Server], scale: Scale) -> Results:
     """500 runs on a fixed schedule; memory, threads and connections are looked at while they stream."""
+    runs = scale.crowd
     results: Results = {server.name: [] for server in servers}
     for number in range(scale.bursts):
         for server in servers:
@@ -212,15 +215,16 @@ def statements(load: Load, server: Server, flush_interval: float) -> list[dict[s
     cases = (("1 run x 4 s", PACED, 1), ("100 runs x 4 s at once", PACED, 100), ("10,000 events", LONG, 1))
     for what, order, runs in cases:
         say(f"statements, {server.name}, {what}")
-        before = _statements(server)
+        before = statements_of(server)
         result = load.run("burst", target=server.target, order=asdict(order), runs=runs, ramp=0.0)
-        count = (_statements(server) - before) / runs
+        count = (statements_of(server) - before) / runs
         allowed = 18 + result["elapsed"] / flush_interval
         found.append({"what": what, "per_run": count, "allowed": allowed, "elapsed": result["elapsed"]})
     return found
 
 
-def _statements(server: Server) -> int:
+def statements_of(server: Server) -> int:
+    """Statements that a counting server has sent so far."""
     return int(json.loads(server.read("/bench/statements"))["statements"])
 
 
@@ -238,19 +242,16 @@ def replay(load: Load, ours: Server, rows: Server, scale: Scale) -> dict[str, An
 
 def long_run(ours: Server) -> str:
     """Do a run of 10,000 events and return the address of its events."""
-    headers = {**ours.headers, "Content-Type": "application/json"}
-    url = f"http://127.0.0.1:{ours.port}{ours.path}"
-    request = urllib.request.Request(url, data=run_input(LONG), headers=headers)
-    with urllib.request.urlopen(request, timeout=60) as response:
+    with ours.post(ours.path, run_input(LONG)) as response:
         response.read()
         location: str = response.headers["Content-Location"]
-    return location.rstrip("/") + ("" if location.rstrip("/").endswith("/events") else "/events")
+    return location
 
 
 def replay_statements(load: Load, server: Server) -> float:
     """Statements that one reconnect costs, on a counting server."""
     target = {**server.target, "read": f"{long_run(server)}?after=0"}
     load.run("series", targets=[target], order=asdict(LONG), times=1)
-    before, times = _statements(server), 5
+    before, times = statements_of(server), 5
     load.run("series", targets=[target], order=asdict(LONG), times=times)
-    return (_statements(server) - before) / times
+    return (statements_of(server) - before) / times

@@ -47,6 +47,7 @@ class Server:
         python: the interpreter; for peers, that of their own virtual environment.
         database: "sqlite", "postgres" or "" for none; made for this server and removed with it.
         path: where runs are POSTed.
+        socket: where WebSockets are opened.
         headers: more request headers.
         health: an address that answers 200 when the server is up.
         env: more environment.
@@ -56,12 +57,13 @@ class Server:
 
     def __init__(
         self, name: str, app: str, folder: Path, *, python: str = sys.executable, database: str = "",
-        path: str = "/run", headers: dict[str, str] | None = None, health: str = "/health",
+        path: str = "/run", socket: str = "/", headers: dict[str, str] | None = None, health: str = "/health",
         env: dict[str, str] | None = None, prepare: str = "", shares: Server | None = None,
     ) -> None:  # fmt: skip
         """Describe the server; `start` starts it."""
         self.name, self.app, self.folder, self.python, self.database = name, app, folder, python, database
-        self.path, self.headers, self.health, self.prepare = path, headers or {}, health, prepare
+        self.path, self.socket, self.headers = path, socket, headers or {}
+        self.health, self.prepare = health, prepare
         self.port = 0
         self.log_path = folder / f"{name.replace(' ', '-').replace('/', '-')}-{uuid.uuid4().hex[:4]}.log"
         self.shares = shares
@@ -73,7 +75,8 @@ class Server:
     @property
     def target(self) -> dict[str, Any]:
         """How the load generator reaches it."""
-        return {"name": self.name, "port": self.port, "path": self.path, "headers": self.headers}
+        reached = {"name": self.name, "port": self.port, "path": self.path, "socket": self.socket}
+        return {**reached, "headers": self.headers}
 
     @property
     def pid(self) -> int:
@@ -126,11 +129,15 @@ class Server:
 
     def read(self, path: str, body: bytes | None = None) -> bytes:
         """GET an address, or POST a body to it."""
-        headers = {**self.headers, **({"Content-Type": "application/json"} if body else {})}
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data=body, headers=headers)
-        with urllib.request.urlopen(request, timeout=60) as response:
+        with self.post(path, body) as response:
             answer: bytes = response.read()
             return answer
+
+    def post(self, path: str, body: bytes | None) -> Any:
+        """Begin to read the answer to a POST (a GET where there is no body); to be closed."""
+        headers = {**self.headers, **({"Content-Type": "application/json"} if body else {})}
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data=body, headers=headers)
+        return urllib.request.urlopen(request, timeout=60)
 
     def cpu(self) -> float:
         """Seconds of CPU that the process has used."""

@@ -86,12 +86,16 @@ class Order:
             yield f"{time.monotonic_ns():0{SIZE}d}" if self.stamp else TEXTS[index % len(TEXTS)]
 
 
-def run_input(order: Order) -> bytes:
-    """Return the body of a request for a new run on a new thread."""
+def user(text: str) -> dict[str, str]:
+    """Return a user's message."""
+    return {"id": str(uuid.uuid4()), "role": "user", "content": text}
+
+
+def run_input(order: Order, **members: object) -> bytes:
+    """Return the body of a request for a new run, on a new thread unless ``members`` say otherwise."""
     body = {
         "threadId": str(uuid.uuid4()), "runId": str(uuid.uuid4()), "protocolVersion": "1.1", "state": {},
-        "messages": [{"id": str(uuid.uuid4()), "role": "user", "content": order.text}],
-        "tools": [], "context": [], "forwardedProps": {},
+        "messages": [user(order.text)], "tools": [], "context": [], "forwardedProps": {}, **members,
     }  # fmt: skip
     return json.dumps(body).encode()
 
@@ -121,6 +125,10 @@ DELTA_FRAMES = {text: frame({**DELTA, "delta": text}) for text in TEXTS}
 TAIL_FRAMES = tuple(frame(wire) for wire in TAIL)
 
 
+HEAD_TEXTS, TAIL_TEXTS = ([json.dumps(wire, separators=(",", ":")) for wire in part] for part in (HEAD, TAIL))
+DELTA_TEXTS = {text: json.dumps({**DELTA, "delta": text}, separators=(",", ":")) for text in TEXTS}
+
+
 async def ready_frames(order: Order) -> AsyncIterator[bytes]:
     """Yield the run as ready frames: no model, no encoding, nothing stored."""
     for head in HEAD_FRAMES:
@@ -128,4 +136,14 @@ async def ready_frames(order: Order) -> AsyncIterator[bytes]:
     async for text in order.deltas():
         yield frame({**DELTA, "delta": text}) if order.stamp else DELTA_FRAMES[text]
     for tail in TAIL_FRAMES:
+        yield tail
+
+
+async def ready_texts(order: Order) -> AsyncIterator[str]:
+    """Yield the run as ready texts, one per event: what a WebSocket frame carries."""
+    for head in HEAD_TEXTS:
+        yield head
+    async for text in order.deltas():
+        yield DELTA_TEXTS[text]
+    for tail in TAIL_TEXTS:
         yield tail

@@ -1,21 +1,12 @@
-"""The load generator: a process of its own that opens runs on raw sockets and only counts events and bytes.
-
-Reads one job per line from standard input, prints one result per line. Each result holds the generator's own CPU
-share, so that it is seen not to be the limit. Jobs: ``window`` (as many runs as fit into a time, N at once), ``burst``
-(N runs at once, each to its end), ``series`` (requests one after the other), ``fanout`` (one run, many who follow it).
-"""
+"""Jobs over HTTP: runs and followers on raw sockets, whose events and bytes are counted and no more."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import re
-import sys
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
-
-import uvloop
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
 
 from benchmarks.work import SIZE, Order, run_input
 
@@ -23,6 +14,14 @@ MARK = b"data:"
 STAMP = re.compile(rb'"delta":\s?"(\d{%d})"' % SIZE)
 ADDRESS = re.compile(rb"content-location:\s*(\S+)", re.IGNORECASE)
 RUN_TIMEOUT = 60.0
+
+
+class Counted(Protocol):
+    """What is counted of a run, whatever carried it."""
+
+    status: str
+    events: int
+    bytes: int
 
 
 class Stream(asyncio.Protocol):
@@ -106,23 +105,38 @@ async def exchange(target: dict[str, Any], request: bytes, **options: Any) -> St
 
 
 async def window(job: dict[str, Any]) -> dict[str, Any]:
-    """Keep N runs going for a time and count the events of that time; the runs under way are let finish."""
+    """Keep N runs going for a time, each on a connection of its own, and count the events of that time."""
     target, order = job["target"], Order(**job["order"])
+
+    async def one(on_events: Callable[[int], None]) -> Stream:
+        return await exchange(target, post(target, order), on_events=on_events)
+
+    return await counted(job, one)
+
+
+async def counted(job: dict[str, Any], one: Callable[[Callable[[int], None]], Awaitable[Counted]]) -> dict[str, Any]:
+    """Keep N runs going for a time and count the events of that time; the runs under way are let finish.
+
+    Args:
+        job: ``warm_up`` and ``seconds``, and N as ``concurrency``.
+        one: does a run and tells of new events.
+    """
     begin = time.perf_counter() + job["warm_up"]
     end = begin + job["seconds"]
-    counted, finished = 0, []
+    events = 0
+    finished: list[Counted] = []
 
     def count(new: int) -> None:
-        nonlocal counted
+        nonlocal events
         if begin <= time.perf_counter() < end:
-            counted += new
+            events += new
 
     async def worker() -> None:
         while time.perf_counter() < end:
-            finished.append(await exchange(target, post(target, order), on_events=count))
+            finished.append(await one(count))
 
     await asyncio.gather(*(worker() for _ in range(job["concurrency"])))
-    return {"rate": counted / job["seconds"], **_summary(finished, order)}
+    return {"rate": events / job["seconds"], **summary(finished, Order(**job["order"]))}
 
 
 async def burst(job: dict[str, Any]) -> dict[str, Any]:
@@ -138,7 +152,7 @@ async def burst(job: dict[str, Any]) -> dict[str, Any]:
     elapsed = time.perf_counter() - started
     events = sum(stream.events for stream in streams)
     return {
-        "rate": events / elapsed, "elapsed": elapsed, **_summary(streams, order),
+        "rate": events / elapsed, "elapsed": elapsed, **summary(streams, order),
         "delays": _percentiles(streams),
     }  # fmt: skip
 
@@ -157,7 +171,7 @@ async def series(job: dict[str, Any]) -> dict[str, Any]:
     return {
         name: {
             "first_ms": [(stream.first or 0) * 1000 for stream in streams], "total_ms": took[name],
-            **_summary(streams, order),
+            **summary(streams, order),
         }
         for name, streams in results.items()
     }  # fmt: skip
@@ -182,7 +196,7 @@ async def fanout(job: dict[str, Any]) -> dict[str, Any]:
     for watcher, stream in zip(watchers, streams, strict=True):
         followed[watcher["name"]].append(stream)
     return {
-        name: {"delays": _percentiles(found), **_summary(found, order)}
+        name: {"delays": _percentiles(found), **summary(found, order)}
         for name, found in {**followed, "own": [own]}.items()
     }
 
@@ -192,7 +206,8 @@ def _percentiles(streams: list[Stream]) -> dict[str, float]:
     return {str(part): delays[int(part / 100 * (len(delays) - 1))] for part in (50, 90, 99)} if delays else {}
 
 
-def _summary(streams: list[Stream], order: Order) -> dict[str, Any]:
+def summary(streams: Sequence[Counted], order: Order) -> dict[str, Any]:
+    """How many runs and events there were, how they were answered, and how many ended early."""
     statuses: dict[str, int] = {}
     for stream in streams:
         statuses[stream.status] = statuses.get(stream.status, 0) + 1
@@ -201,28 +216,3 @@ def _summary(streams: list[Stream], order: Order) -> dict[str, Any]:
         "bytes": sum(stream.bytes for stream in streams), "statuses": statuses,
         "short": sum(stream.events < order.tokens for stream in streams),
     }  # fmt: skip
-
-
-JOBS: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
-    "window": window,
-    "burst": burst,
-    "series": series,
-    "fanout": fanout,
-}
-
-
-async def measured(job: dict[str, Any]) -> dict[str, Any]:
-    """Do a job and add what it cost this process."""
-    wall, cpu = time.perf_counter(), time.process_time()
-    result = await JOBS[job["job"]](job)
-    return {**result, "load_cpu": (time.process_time() - cpu) / (time.perf_counter() - wall)}
-
-
-def main() -> None:
-    """Do jobs until standard input ends."""
-    for line in sys.stdin:
-        print(json.dumps(uvloop.run(measured(json.loads(line)))), flush=True)
-
-
-if __name__ == "__main__":
-    main()
