@@ -7,7 +7,6 @@ in an order, so a forged one shows nothing that its sender could not see.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -147,24 +146,18 @@ def _read(cursor: str, order: str, model: type[Model], column: str) -> tuple[boo
         if named != order or backwards not in (0, 1) or type(backwards) is not int:
             raise ValueError
         field = model._meta.get_field(column)
-        moment = field.get_internal_type() == "DateTimeField"
-        if moment:
+        if field.get_internal_type() == "DateTimeField":
+            at = parse_datetime(value)
+            if at is None or at.tzinfo is None:
+                raise ValueError
             # A moment at the edge of time has no place in another zone.
-            value = parse_datetime(value).astimezone(UTC)  # type: ignore[union-attr]
+            value = at.astimezone(UTC)
         elif not whole or not 0 <= value < 2**63:
             raise ValueError
         key = model._meta.pk.to_python(key if type(key) in (int, str) else None)
         if key is None or (type(key) is int and not -(2**63) <= key < 2**63):
             raise ValueError
-    except (
-        ValueError,
-        TypeError,
-        AttributeError,
-        ValidationError,
-        binascii.Error,
-        RecursionError,
-        OverflowError,
-    ) as error:
+    except (ValueError, TypeError, AttributeError, ValidationError, RecursionError, OverflowError) as error:
         raise refused from error
     return bool(backwards), value, key
 

@@ -15,6 +15,9 @@ from rest_framework.authtoken.models import Token
 from agui_django.models import Interrupt, Message, Run, RunEvents, StateVersion, Thread
 from agui_django.protocol.codec import encode
 from tests.transports.asgi import Exchange, ask
+from tests.transports.conftest import gate
+
+__all__ = ["gate"]
 
 ROOT = "/api/agui"
 
