@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from contextvars import Context
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -75,7 +76,7 @@ class Expiring:
         self._begin = begin
         self._claim = claim
         self._next: datetime | None = None
-        self._timer: asyncio.Task[None] | None = None
+        self._timer: tuple[asyncio.AbstractEventLoop, asyncio.TimerHandle] | None = None
 
     def asked(self, questions: Iterable[Wire]) -> None:
         """Questions were asked; call in the event loop."""
@@ -102,20 +103,20 @@ class Expiring:
 
     def expects(self, moment: datetime) -> None:
         """A question expires at a moment: look then; call in the event loop."""
-        if supervisor.draining():
-            return
-        waiting = self._timer is not None and not self._timer.done() and not self._timer.get_loop().is_closed()
-        if waiting and self._next is not None and self._next <= moment:
-            return
-        if waiting and self._timer is not None:
-            self._timer.cancel()
+        if self._timer is not None:
+            loop, timer = self._timer
+            if self._next is not None and self._next <= moment and not loop.is_closed():
+                return
+            timer.cancel()
+        loop, seconds = asyncio.get_running_loop(), (moment - timezone.now()).total_seconds()
+        # Nothing of the request that is here now may wait with it.
+        self._timer = loop, loop.call_later(max(seconds, PAUSE), self._look, context=Context())
         self._next = moment
-        self._timer = supervisor.start(self._wait(moment), name="agui expiry", service=True)
 
-    async def _wait(self, moment: datetime) -> None:
-        await asyncio.sleep(max((moment - timezone.now()).total_seconds(), PAUSE))
+    def _look(self) -> None:
         self._timer = None
-        await self.sweep()
+        if not supervisor.draining():
+            supervisor.start(self.sweep(), name="agui expiry", service=True)
 
 
 def due() -> Due:
