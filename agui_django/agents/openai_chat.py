@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ag_ui.core import Message, Tool
 from pydantic import BaseModel
+from pydantic.errors import PydanticUserError
 
 from agui_django.agents.arguments import signature_of
 from agui_django.agents.contents import text_of
@@ -200,7 +201,7 @@ def _tool(tool: Any) -> Wire:
 def _function(name: str, fn: Callable[..., Any]) -> Wire:
     try:
         parameters = flat_schema(signature_of(fn).model)
-    except ValueError as error:
+    except PydanticUserError as error:
         raise TypeError(f"A parameter of {name} cannot be told in JSON: {error}") from None
     parameters.pop("description", None)
     parameters.setdefault("properties", {})
