@@ -53,4 +53,4 @@ def test_options_of_an_agent_before_settings(settings: Any) -> None:
 def test_every_setting_is_documented() -> None:
     source = Path(conf.__file__).read_text()
     for field in fields(Defaults):
-        assert re.search(rf'\n    {field.name}: .*\n    """', source), field.name
+        assert re.search(rf'\n    {field.name}: .*(?:\n        .*)*(?:\n    \).*)?\n    """', source), field.name

@@ -132,6 +132,10 @@ class StateTooLarge(RequestError):
     """The shared state would be larger than this site accepts."""
 
 
+class CursorGone(RequestError):
+    """The events behind this cursor are no longer kept one by one; read from the beginning."""
+
+
 class ThreadBusy(RequestError):
     """Another run is active on this thread."""
 
@@ -306,6 +310,7 @@ TABLE: dict[type[AgUiError], Answer] = {
     PatchConflict: Answer("patch_conflict", 409, 4409),
     StateRefused: Answer("state_invalid", 422, 4422),
     StateTooLarge: Answer("state_too_large", 413, 4413),
+    CursorGone: Answer("cursor_gone", 410, 4410),
     ThreadBusy: Answer("thread_busy", 409, 4409),
     LimitExceeded: Answer("too_many_runs", 429, 4429),
     RateExceeded: Answer("too_many_requests", 429, 4429),

@@ -13,6 +13,7 @@ from functools import partial
 
 from agui_django.conf import settings
 from agui_django.protocol.codec import decode
+from agui_django.protocol.errors import CursorGone
 from agui_django.runs import reading, recorder, supervisor
 from agui_django.runs.broadcaster import broadcaster
 from agui_django.runs.database import get_pool
@@ -96,6 +97,12 @@ class Feed:
                 except StopAsyncIteration:
                     self._follow, self._stopped_at = None, self.cursor
                     continue
+                except CursorGone:  # compacted
+                    if self._follow.moved:
+                        # Inside of what was told a restatement would be a run inside a run: the next stream begins so.
+                        raise StopAsyncIteration from None
+                    self._jump()
+                    continue
                 if not batch:
                     return []
                 if frames := self._framed(batch):
@@ -108,12 +115,9 @@ class Feed:
     def _framed(self, batch: Sequence[Frame]) -> Sequence[Frame]:
         """Events of the run that is followed, under their cursors; none where the present has to be restated."""
         assert self.cursor is not None  # noqa: S101 - a run is followed
-        uuid, seq, _ = self.cursor
         began, self._began = self._began, None
-        if began is not None:
-            uuid, seq = began.uuid, 0
-        gap = batch[0][0] != seq + 1  # compacted
-        if gap or (began is not None and "input" not in decode(batch[0][1])):
+        uuid = self.cursor.run if began is None else began.uuid
+        if began is not None and "input" not in decode(batch[0][1]):
             self._jump()
             return []
         frames: list[Frame] = [(f"{uuid}:{number}", text, plain) for number, text, plain in batch]
@@ -121,7 +125,7 @@ class Feed:
             # Its client knows the state that it has edited. Under one cursor: none without the other.
             edit = f'{{"type":"STATE_SNAPSHOT","snapshot":{began.edit}}}'
             frames[:1] = [(0, batch[0][1], batch[0][2]), (frames[0][0], edit, True)]
-        self.cursor = Cursor(uuid, seq + len(batch))
+        self.cursor = Cursor(uuid, int(batch[-1][0]))
         return list(shaped(frames)) if self._legacy else frames
 
     def _jump(self) -> None:
@@ -172,7 +176,7 @@ class Feed:
         elif stuck:  # its rows are gone
             self._jump()
             return True
-        self._follow, self._held = Follow(cursor.run, cursor.seq, last=last_seq), None
+        self._follow, self._held = Follow(cursor.run, cursor.seq, last=last_seq, exact=True), None
         return True
 
     def _begin(self, run: Next) -> None:
@@ -183,7 +187,7 @@ class Feed:
             self.cursor = Cursor(run.uuid, 0)
         self._began = run
         # Where the thread was edited before it, its log tells the state.
-        self._follow, self._held = Follow(run.uuid, last=run.last_seq), None
+        self._follow, self._held = Follow(run.uuid, last=run.last_seq, exact=True), None
 
     # ---- the present ----------------------------------------------------------------------------------------------
 

@@ -14,16 +14,16 @@ from uuid import UUID
 from django.db.models import Q, Subquery
 
 from agui_django.conf import settings
-from agui_django.models import Run, RunEvents
+from agui_django.models import Message, Run, RunEvents
 from agui_django.protocol.codec import decode, encode
 from agui_django.protocol.downgrade import downgrade
-from agui_django.protocol.errors import AgUiError
+from agui_django.protocol.errors import AgUiError, CursorGone
 from agui_django.runs import recorder as recorders
 from agui_django.runs import sharing, supervisor
 from agui_django.runs.broadcaster import broadcaster
 from agui_django.runs.database import database_alias
 from agui_django.runs.polling import poller
-from agui_django.runs.present import ended, snapshots, stamped, started
+from agui_django.runs.present import at_rest, ended, snapshots, stamped, started
 from agui_django.runs.requests import Hydration
 from agui_django.runs.setup import Wire
 from agui_django.runs.watching import Watch
@@ -55,11 +55,17 @@ class Follow:
         after: the number of the last event that is already known.
         legacy: shape events for clients from before 1.0.
         last: the number of the terminal event, where the run has ended: saves a statement.
+        exact: raise `CursorGone` where what follows is not kept event by event. Else what the run left is restated; to
+            somebody who has seen a part of it the stream ends without a terminal event, and its restatement begins the
+            next one.
     """
 
-    def __init__(self, run: UUID, after: int = 0, *, legacy: bool = False, last: int | None = None) -> None:
+    def __init__(
+        self, run: UUID, after: int = 0, *, legacy: bool = False, last: int | None = None, exact: bool = False
+    ) -> None:
         """Nothing is read before the first batch is asked for."""
         self.cursor = self._after = after
+        self._exact = exact
         self._run = run
         self._legacy = legacy
         self._last = last
@@ -67,6 +73,11 @@ class Follow:
         self._recorder = None if last is not None else recorders.get(run)
         self._given_up = False
         self._watch = Watch(run)
+
+    @property
+    def moved(self) -> bool:
+        """Whether something was told."""
+        return self.cursor != self._after
 
     def close(self) -> None:
         """Stop watching: the one who followed has gone. Also happens at the end, and when this is dropped."""
@@ -137,6 +148,17 @@ class Follow:
 
     async def _read(self) -> Sequence[Entry] | None:
         """A read of rows: entries, [] where there are none yet, None where there will be none."""
+        try:
+            return await self._read_rows()
+        except CursorGone:
+            if self._exact:
+                raise
+            told = None if self.moved else await sharing.read(read_restated, self._run)
+            if told:
+                self._last = told[-1][0]
+            return told or None
+
+    async def _read_rows(self) -> Sequence[Entry] | None:
         begins = self.cursor == self._after and self._last is not None and self._last - self.cursor > LONG
         entries = await sharing.read(read_entries, self._run, self.cursor, 1 if begins else ROWS)
         if entries or self._last is not None:
@@ -154,7 +176,13 @@ def follow(run: UUID, after: int = 0, *, legacy: bool = False, last: int | None 
 
 
 def read_entries(run: UUID, after: int, limit: int = ROWS) -> list[Entry]:
-    """Stored events of a run after a number, in order: all, or those of as many rows. In a database thread."""
+    """Stored events of a run after a number, in order: all, or those of as many rows. In a database thread.
+
+    A row of a compacted log may hold one event in the place of several: it has the number of the last of them.
+
+    Raises:
+        CursorGone: the number is in the middle of such a row, or the row behind it is gone.
+    """
     rows = RunEvents.objects.using(database_alias()).filter(run=run).order_by("first_seq")
     if after:
         # The batch that holds the next event is found by the index: the rest of a long log is not looked at.
@@ -162,12 +190,35 @@ def read_entries(run: UUID, after: int, limit: int = ROWS) -> list[Entry]:
         rows = rows.filter(Q(first_seq__gt=after + 1) | Q(first_seq=Subquery(before.values("first_seq")[:1])))
     entries: list[Entry] = []
     size = 0
-    for first_seq, text, plain in rows.values_list("first_seq", "text", "plain")[:limit]:
-        entries += [(first_seq + n, line, plain) for n, line in enumerate(text.split("\n"))]
+    expected = after + 1
+    for first_seq, last_seq, text, plain in rows.values_list("first_seq", "last_seq", "text", "plain")[:limit]:
+        lines = text.split("\n")
+        merged = len(lines) <= last_seq - first_seq
+        if first_seq > expected or (merged and first_seq < expected <= last_seq):
+            raise CursorGone
+        expected = max(expected, last_seq + 1)
+        entries += [((last_seq if merged else first_seq + n), line, plain) for n, line in enumerate(lines)]
         size += len(text)
         if size > CHARACTERS:
             break
     return [entry for entry in entries if entry[0] > after] if after else entries
+
+
+def read_restated(run: UUID) -> list[Entry]:
+    """What an ended run's thread holds, and how the run ended, in the place of its events; in a database thread.
+
+    Only the last has a number: that of the run's terminal event.
+    """
+    alias = database_alias()
+    row = Run.objects.using(alias).filter(pk=run).select_related("thread").first()
+    if row is None or not row.ended:
+        return []
+    messages = Message.objects.using(alias).filter(thread=row.thread).in_play().values_list("wire", flat=True)
+    terminal = read_entries(run, row.last_seq - 1)
+    end = terminal[-1][1] if terminal else encode(ended(row.thread.thread_id, row.run_id, None, []))
+    texts = at_rest(row.thread.thread_id, row.run_id, list(messages), row.thread.state, end, legacy=False)
+    # Not known to be plain: the messages may need to be shaped.
+    return [*((0, text, False) for text in texts[:-1]), (row.last_seq, texts[-1], False)]
 
 
 def read_end(run: UUID) -> int | None:
