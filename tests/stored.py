@@ -31,7 +31,15 @@ def describe(thread_id: str, username: str) -> dict[str, Any]:
         "messages": [json.loads(message.wire) for message in Message.objects.filter(thread=thread).in_play()],
         "state": json.loads(thread.state),
         "runs": runs,
-        "interrupts": [{"id": row.interrupt_id, "status": row.status} for row in interrupts],
+        "interrupts": [
+            {
+                "id": row.interrupt_id,
+                "status": row.status,
+                "payload": json.loads(row.response).get("payload") if row.response else None,
+                "draft": json.loads(row.draft).get("payload") if row.draft else None,
+            }
+            for row in interrupts
+        ],
     }
 
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import json
 import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -135,14 +137,86 @@ def test_the_same_answer(two: list[ServerProcess]) -> None:
         answers = at_once(*calls)
         told = ["".join(event.get("delta", "") for _, event in frames) for _, frames in answers]
         assert sorted(text.startswith("Refunded") for text in told) == [False, True]
-        for (status, frames), text in zip(answers, told, strict=True):
+        for (_, frames), text in zip(answers, told, strict=True):
             if not text:
-                refused = [event.get("code") for _, event in frames]
-                assert status == 409 or refused == ["resume_conflict"], (status, frames)
+                assert [event.get("code") for _, event in frames] == ["resume_conflict"]
         found = stored(two[0], lock, thread)
         assert [run["status"] for run in found["runs"]] == ["interrupted", "finished"]
         texts = [message.get("content") or "" for message in found["messages"]]
         assert len([text for text in texts if text.startswith("Refunded")]) == 1
+
+    race(two, once)
+
+
+def inbox(http: httpx.Client, thread: str) -> list[dict[str, Any]]:
+    """The questions of a thread, as the REST API lists them."""
+    found: list[dict[str, Any]] = http.get("/api/agui/interrupts", params={"threadId": thread}).json()["results"]
+    return found
+
+
+def by_api(http: httpx.Client, question: dict[str, Any], payload: Any) -> tuple[int, dict[str, Any]]:
+    """Answer through the REST API."""
+    answer = http.post(f"/api/agui/interrupts/{question['id']}/answer", json={"payload": payload})
+    return answer.status_code, answer.json()
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_answers_from_everywhere(same: bool, two: list[ServerProcess]) -> None:
+    """A page resumes, and two people answer through the REST API of different processes: the agent goes on once."""
+    lock = threading.Lock()
+
+    def once(clients: list[httpx.Client], thread: str) -> None:
+        sse.run(clients[0], "refund", sse.body(thread, "my order, please"))
+        (question,) = inbox(clients[0], thread)
+        first, second, third = ({"approved": True, "amount": 11 if same else 11 + n} for n in range(3))
+        resume = [{"interruptId": question["interruptId"], "status": "resolved", "payload": first}]
+        (_, frames), *others = at_once(
+            lambda: post(clients[0], "refund", sse.body(thread, "", messages=[], resume=resume)),
+            lambda: by_api(clients[1], question, second),
+            lambda: by_api(clients[0], question, third),
+        )
+        won = [third["amount"] for status, _ in others[1:] if status == 200]
+        won += [second["amount"] for status, _ in others[:1] if status == 200]
+        if frames[-1][1]["type"] == "RUN_FINISHED":
+            won.append(first["amount"])
+        else:
+            assert [event.get("code") for _, event in frames] == ["resume_conflict"]
+        for status, answer in others:
+            assert status == 200 or answer["error"]["code"] == "resume_conflict", answer
+        runs = {answer["run"] for status, answer in others if status == 200}
+        for run in runs:
+            clients[1].get(f"/agui/runs/{run}/events")
+        found = stored(two[0], lock, thread)
+        assert [run["status"] for run in found["runs"]] == ["interrupted", "finished"]
+        assert runs <= {found["runs"][1]["uuid"]}
+        assert won == ([11, 11, 11] if same else [found["interrupts"][0]["payload"]["amount"]])
+        texts = [message.get("content") or "" for message in found["messages"]]
+        assert [text for text in texts if text.startswith("Refunded")] == [f"Refunded {won[0]} € (no reason given)."]
+
+    race(two, once)
+
+
+def test_the_last_answers_at_once(two: list[ServerProcess]) -> None:
+    """Two questions, each answered in another process: one of both completes the other's draft."""
+    lock = threading.Lock()
+    asks = [{"id": name, "reason": "input_required"} for name in ("one", "two")]
+    script = [{"type": "RUN_FINISHED", "outcome": {"type": "interrupt", "interrupts": asks}}]
+
+    def once(clients: list[httpx.Client], thread: str) -> None:
+        sse.run(clients[0], "script", sse.body(thread, json.dumps(script)))
+        one, other = inbox(clients[0], thread)
+        answers = at_once(
+            lambda: by_api(clients[0], one, one["interruptId"]), lambda: by_api(clients[1], other, other["interruptId"])
+        )
+        assert [status for status, _ in answers] == [200, 200]
+        (run,) = [answer["run"] for _, answer in answers if answer["complete"]]
+        assert [answer["run"] for _, answer in answers if not answer["complete"]] == [None]
+        clients[1].get(f"/agui/runs/{run}/events")
+        found = stored(two[0], lock, thread)
+        assert [each["uuid"] for each in found["runs"][1:]] == [run]
+        assert [(row["status"], row["payload"]) for row in found["interrupts"]][:2] == [
+            ("resolved", "one"), ("resolved", "two"),
+        ]  # fmt: skip
 
     race(two, once)
 
@@ -168,3 +242,34 @@ def test_the_same_stop(two: list[ServerProcess]) -> None:
         assert terminal[0]["outcome"] == {"type": "cancelled"}
 
     race(two, once)
+
+
+@pytest.fixture(scope="module")
+def paying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[ServerProcess], Path]]:
+    """Two servers whose agents pay into a file."""
+    require("postgres", "redis")
+    folder = tmp_path_factory.mktemp("paying")
+    env = {"DJANGO_SETTINGS_MODULE": "tests.faults.site.settings", "AGUI_PAYMENTS": str(folder / "payments")}
+    with site(2, folder, redis=SHARED_REDIS, env=env) as servers:
+        yield servers, folder / "payments"
+
+
+def test_the_same_approval(paying: tuple[list[ServerProcess], Path]) -> None:
+    """Two people allow one payment: it is made once."""
+    servers, payments = paying
+    amounts = itertools.count(1)
+
+    def once(clients: list[httpx.Client], thread: str) -> None:
+        amount = str(next(amounts))
+        asked = sse.run(clients[0], "clerk", sse.body(thread, amount))
+        (interrupt,) = asked[-1][1]["outcome"]["interrupts"]
+        resume = [{"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": True}}]
+        bodies = [sse.body(thread, "", messages=[], resume=resume) for _ in clients]
+        calls = [lambda h=http, b=body: post(h, "clerk", b) for http, body in zip(clients, bodies, strict=True)]
+        answers = at_once(*calls)
+        ends = [frames[-1][1] for status, frames in answers if status == 200]
+        assert ends
+        assert any(end["type"] == "RUN_FINISHED" for end in ends), answers
+        assert payments.read_text().split().count(amount) == 1
+
+    race(servers, once)
