@@ -110,8 +110,8 @@ def _items(base: list[Any], ours: list[Any], theirs: list[Any], left: list[int])
     tokens, mine, yours = _tokens(base, ours, theirs)
     counts = [Counter(each) for each in (tokens, mine, yours)]
     unique = {token for count in counts for token in count if all(each[token] < 2 for each in counts)}
-    our = _side(tokens, ours, mine, unique, left)
-    their = _side(tokens, theirs, yours, unique, left)
+    our = _side(tokens, ours, mine, set(yours), unique, left)
+    their = _side(tokens, theirs, yours, set(mine), unique, left)
     return list(_Array(base, tokens, our, their, left).merged())
 
 
@@ -167,16 +167,19 @@ class _Array:
             yield value
 
 
-def _side(base: list[Token], items: list[Any], tokens: list[Token], unique: set[Token], left: list[int]) -> _Side:
+def _side(
+    base: list[Token], items: list[Any], tokens: list[Token], other: set[Token], unique: set[Token], left: list[int]
+) -> _Side:
     kept: list[int | None] = [None] * len(base)
     added: list[list[int]] = [[] for _ in range(len(base) + 1)]
-    before, here = set(base), set(tokens)
+    # A change becomes what is nowhere else: what the other side has, too, was moved or added.
+    known, here = other.union(base), set(tokens)
     done, seen = 0, 0
     for index, at in [*_common(base, tokens, left), (len(base), len(tokens))]:
         gone, new = range(done, index), range(seen, at)
         changed = len(gone) == len(new) and not any(
             token[0] == "id" or token in others
-            for others, some in ((here, [base[each] for each in gone]), (before, [tokens[each] for each in new]))
+            for others, some in ((here, [base[each] for each in gone]), (known, [tokens[each] for each in new]))
             for token in some
         )
         if changed:
