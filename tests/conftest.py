@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
 
 from tests.live import LiveServer, live_server
 from tests.parts import require
 
 __all__ = ["agui_runtime", "require"]
+
+
+#: Every connection that was opened in this process, and its thread.
+_opened: list[tuple[BaseDatabaseWrapper, threading.Thread]] = []
+
+
+@connection_created.connect
+def _note(connection: BaseDatabaseWrapper, **_: Any) -> None:
+    _opened.append((connection, threading.current_thread()))
+
+
+@pytest.fixture(autouse=True)
+def _closed_connections() -> Iterator[None]:
+    """No thread of ours ends with an open connection; what a test's own threads left open is closed.
+
+    Left to the garbage collector, it would be told (Python 3.13) in whichever test that happens to run in.
+    """
+    yield
+    ended = [entry for entry in _opened if entry[0].connection is not None and not entry[1].is_alive()]
+    _opened[:] = [entry for entry in _opened if entry[0].connection is not None and entry[1].is_alive()]
+    for connection, _ in ended:
+        connection.inc_thread_sharing()
+        connection.close()
+    assert [thread.name for _, thread in ended if thread.name.startswith("agui-")] == []
 
 
 @pytest_asyncio.fixture
