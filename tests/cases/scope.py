@@ -12,9 +12,4 @@ PENDING: dict[str, str] = {
 
 PARTLY: dict[tuple[str, str], str] = {
     ("M06", "admin_page"): "D: the admin",
-    ("M06", "rest_messages"): "C: the REST API",
-    ("I03", "rest_open_interrupts"): "C: the REST API",
-    ("C15", "rest_detail"): "C: the REST API",
-    ("C15", "rest_messages"): "C: the REST API",
-    ("C15", "rest_delete"): "C: the REST API",
 }

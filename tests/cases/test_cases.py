@@ -14,7 +14,7 @@ import pytest
 from django.db import connection
 from django.test import override_settings
 
-from agui_django.models import Run, Thread
+from agui_django.models import Message, Run, Thread
 from agui_django.testing import override_agent
 from tests.cases import checks
 from tests.cases.scope import PARTLY, PENDING
@@ -74,6 +74,7 @@ def test_case(name: str, server: LiveServer, ada: Any, caplog: pytest.LogCapture
             store(given["stored"], ada, agent=NAME)
         responses = send(case, caller)
         check(case, expected, responses, agent, caplog)
+        check_rest(expected, caller)
         if "hydrate" in expected:
             again = caller.run(caller.body({"messages": []}))
             after = checks.client_after(again.events, [], {})
@@ -81,6 +82,20 @@ def test_case(name: str, server: LiveServer, ada: Any, caplog: pytest.LogCapture
                 assert [m["id"] for m in after.messages] == expected["hydrate"]["message_ids"]
             if "state" in expected["hydrate"]:
                 assert after.state == expected["hydrate"]["state"]
+
+
+def check_rest(expected: dict[str, Any], caller: Caller) -> None:
+    """What the REST API shows of the thread afterwards."""
+    if "rest_messages" in expected:
+        key = Thread.objects.get(thread_id="t1").pk
+        got = caller.http.get(f"/api/agui/threads/{key}/messages")
+        assert got.status_code == expected["rest_messages"], got.text
+        assert [row["message"] for row in got.json()["results"]] == [
+            json.loads(message.wire) for message in Message.objects.in_play()
+        ]
+    if "rest_open_interrupts" in expected:
+        got = caller.http.get("/api/agui/interrupts?open=true&threadId=t1&ordering=createdAt")
+        assert [row["interruptId"] for row in got.json()["results"]] == expected["rest_open_interrupts"]
 
 
 def send(case: dict[str, Any], caller: Caller) -> list[Response]:
@@ -167,6 +182,9 @@ def test_c15_another_users_thread(server: LiveServer, ada: Any, bob: Any) -> Non
         routes = {
             "stop": lambda: caller.http.post(f"/agui/runs/{run.uuid}/cancel", content=b"{}"),
             "run_events": lambda: caller.http.get(f"/agui/runs/{run.uuid}/events"),
+            "rest_detail": lambda: caller.http.get(f"/api/agui/threads/{thread.pk}"),
+            "rest_messages": lambda: caller.http.get(f"/api/agui/threads/{thread.pk}/messages"),
+            "rest_delete": lambda: caller.http.delete(f"/api/agui/threads/{thread.pk}"),
         }
         later = {member for name, member in PARTLY if name == "C15"}
         assert set(case["input"]["routes"]) == set(routes) | later | {"ws_follow"}
