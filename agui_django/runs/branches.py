@@ -108,9 +108,14 @@ def branches(thread: Thread) -> list[Point]:
     ways: dict[UUID | None, list[_Row]] = defaultdict(list)
     for row in rows:
         ways[row.branch].append(row)
+
+    def reachable(branch: UUID | None) -> bool:
+        point = None if branch is None else ways[branch][0].behind
+        return not point or (point in known and reachable(known[point].branch))
+
     points: dict[int, list[tuple[UUID | None, list[_Row]]]] = defaultdict(list)
     for branch, way in ways.items():
-        if branch is not None and (way[0].behind == 0 or way[0].behind in known):
+        if branch is not None and reachable(branch):
             points[way[0].behind or 0].append((branch, way))
     for point, alternatives in points.items():
         within, order = (known[point].branch, known[point].order) if point else (None, -1)

@@ -39,8 +39,8 @@ class Found:
     Attributes:
         new: the messages that the thread did not have when it arrived.
         superseded: ids of the messages that it takes out of play.
-        behind: the message behind which it does so (a regenerate, an edit); empty: it appends.
-        active: the run that it met: what that one goes on to say behind `behind` goes out of play, too.
+        behind: the message behind which it does so (a regenerate, an edit); empty: the beginning.
+        active: the run that it met: what that one goes on to say behind `behind` goes out of play, too; empty: none.
     """
 
     new: list[Wire]
@@ -56,8 +56,8 @@ def stored(data: Wire, found: Reconciled, active: Run | None) -> Wire:
     edits = isinstance(props, dict) and isinstance(props.get("supersedeAfter"), str)
     asks_again = not found.new and kept and sent and kept[-1]["role"] == "user" and kept[-1]["id"] == sent[-1]["id"]
     notes: Wire = {"superseded": found.superseded}
-    if kept and (edits or asks_again):
-        notes["behind"] = kept[-1]["id"]
+    if edits or asks_again:
+        notes["behind"] = kept[-1]["id"] if kept else ""
         notes["active"] = active.pk.hex if active is not None else ""
     return {**data, "messages": found.new, KEY: notes}
 
@@ -85,9 +85,10 @@ def request_of(run: Run, thread: Thread, entry: Any, claim: str) -> tuple[StartR
 def late(alias: str, thread: Thread, messages: list[Wire], ledger: Ledger, found: Found) -> Reconciled:
     """What becomes of a thread's messages now that a queued run starts."""
     gone = set(found.superseded) & ledger.orders.keys()
-    if found.behind in ledger.orders and found.active:
+    if found.active and (not found.behind or found.behind in ledger.orders):
         made = Message.objects.using(alias).filter(thread=thread, run=UUID(found.active), superseded_by=None)
-        gone.update(made.filter(order__gt=ledger.orders[found.behind]).values_list("message_id", flat=True))
+        behind = ledger.orders.get(found.behind, -1)
+        gone.update(made.filter(order__gt=behind).values_list("message_id", flat=True))
     kept = [message for message in messages if message["id"] not in gone]
     return Reconciled(kept, list(_missing(kept, found.new)), [each["id"] for each in messages if each["id"] in gone])
 
