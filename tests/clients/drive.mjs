@@ -58,10 +58,16 @@ async function runStep(agent, step) {
     if (!call) throw new Error(`no open call of ${name} in ${JSON.stringify(agent.messages)}`);
     agent.addMessage({ id: `answer-${call.id}`, role: "tool", toolCallId: call.id, content });
   }
+  // keep: the list up to a message; before: up to what stands before one. edit: say that what follows goes.
+  const place = agent.messages.findIndex((message) => message.id === (step.keep ?? step.before));
+  if (step.keep) agent.setMessages(agent.messages.slice(0, place + 1));
+  if (step.before) agent.setMessages(agent.messages.slice(0, place));
+  const supersedeAfter = agent.messages.at(-1)?.id ?? "";
   for (const message of step.add ?? []) agent.addMessage(message);
   if (step.state !== undefined) agent.setState(step.state);
 
   const parameters = { ...(step.parameters ?? {}) };
+  if (step.edit) parameters.forwardedProps = { supersedeAfter };
   if (step.resume !== undefined) {
     parameters.resume = (agent.pendingInterrupts ?? []).map((interrupt) => ({
       interruptId: interrupt.id,
