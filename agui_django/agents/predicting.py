@@ -63,6 +63,7 @@ class Prediction:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._written: Any = MISSING  # what we have put there
         self._before: Any = MISSING  # what was there
+        self._wrote = False
 
     def began(self, call_id: str) -> None:
         """A call of the tool was started."""
@@ -89,20 +90,19 @@ class Prediction:
             self._unlocked(self._conclude, call_id)
 
     def finish(self) -> bool:
-        """The run ends. Gives whether the state was put back."""
-        put_back = False
+        """The run ends. Gives whether anything was written to the state."""
         with self._sink.document.lock:
             for call_id in list(self._due):
                 self._stop_timer(call_id)
-                put_back = self._conclude(call_id) or put_back
-        return put_back
+                self._conclude(call_id)
+        return self._wrote
 
     def _stop_timer(self, call_id: str) -> None:
         timer = self._timers.pop(call_id, None)
         if timer is not None:
             timer.cancel()
 
-    def _unlocked(self, step: Callable[[str], object], call_id: str) -> None:
+    def _unlocked(self, step: Callable[[str], None], call_id: str) -> None:
         """Take a step when no thread is inside of a block: it may be waiting for the loop."""
         self._timers.pop(call_id, None)
         lock = self._sink.document.lock
@@ -121,7 +121,7 @@ class Prediction:
         if value is not MISSING:
             self._write(value)
 
-    def _conclude(self, call_id: str) -> bool:
+    def _conclude(self, call_id: str) -> None:
         del self._due[call_id]
         try:
             value = self._part(decode(self._text(call_id)))
@@ -130,9 +130,9 @@ class Prediction:
         if value is not MISSING:
             if self._write(value):
                 self._before = self._found()
-                return False
+                return
             self._sink.hint("the arguments of a call of %s are nothing that state[%r] can be.", self.tool, self.key)
-        return self._put_back()
+        self._put_back()
 
     def _text(self, call_id: str) -> str:
         call = self._sink.call_of(call_id)
@@ -164,12 +164,13 @@ class Prediction:
         except _REFUSED:
             return False
         self._written = self._found()
+        self._wrote = True
         return True
 
-    def _put_back(self) -> bool:
+    def _put_back(self) -> None:
         """Undo what was shown, unless somebody has put something else there."""
         if self._written is MISSING or not self._is_ours():
-            return False
+            return
         try:
             if self._before is MISSING:
                 self._sink.document.root.pop(self.key, None)
@@ -177,9 +178,8 @@ class Prediction:
                 self._sink.document.root[self.key] = self._before
         except _REFUSED:
             self._sink.logger.exception("The state's %r could not be put back", self.key)
-            return False
+            return
         self._written = MISSING
-        return True
 
 
 def partial_json(text: str) -> Any:

@@ -100,7 +100,7 @@ class CallFollower(Protocol):
         """A call's arguments have ended; of any call."""
 
     def finish(self) -> bool:
-        """The run ends. Gives whether the state was put back."""
+        """The run ends. Gives whether anything was written to the state."""
 
 
 class RunSink(Protocol):

@@ -44,10 +44,10 @@ class FollowedCalls:
 
     def finish(self) -> None:
         """The run ends: what was shown of calls without an end is put back, and told also where the run is lost."""
-        put_back = [follower.finish() for follower in self._followers.values()]
+        wrote = [follower.finish() for follower in self._followers.values()]
         session, normaliser = self._session, self._session.normaliser
-        if any(put_back) and (normaliser.violation or normaliser.refusal or normaliser.own_terminal):
-            # Not as a patch: edits before it were refused.
+        if any(wrote) and (normaliser.violation or normaliser.refusal or normaliser.own_terminal):
+            # Not as a patch: edits before this may have been refused.
             session.document.take()
             try:
                 session.append(normaliser.aside({"type": "STATE_SNAPSHOT", "snapshot": session.document.plain()}))
