@@ -132,7 +132,7 @@ class _Change:
         if (patch is None) == (merge is None):
             raise InvalidInput("An edit is a JSON Patch or a merge patch.")
         try:
-            given = clean(list(patch) if isinstance(patch, Sequence) else patch if merge is None else merge)
+            given = clean(patch if merge is None else merge, nan="refuse")
         except NotJson as error:
             raise InvalidInput("The patch is not JSON.", fields=error.fields) from None
         if merge is not None:
