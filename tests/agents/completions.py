@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,11 +24,32 @@ def piece(index: int | None, id: str | None, name: str | None, arguments: str | 
     return {**found, "type": "function", "function": {k: v for k, v in function.items() if v is not None}}
 
 
+class Loose(SimpleNamespace):
+    """An object that has None for everything that it does not have."""
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
 def as_objects(value: Any) -> Any:
     """The same as objects with attributes."""
     if isinstance(value, dict):
-        return SimpleNamespace(**{key: as_objects(item) for key, item in value.items()})
+        return Loose(**{key: as_objects(item) for key, item in value.items()})
     return [as_objects(item) for item in value] if isinstance(value, list) else value
+
+
+class Model:
+    """Stands for a client of a model server: gives the answers it was made with, and keeps what it was asked."""
+
+    def __init__(self, *answers: list[dict[str, Any]]) -> None:
+        self.asked: list[tuple[list[dict[str, Any]], list[dict[str, Any]]]] = []
+        self._answers = iter(answers)
+
+    async def stream(self, messages: list[dict[str, Any]], *, tools: Any = ()) -> AsyncIterator[Any]:
+        """One answer."""
+        self.asked.append((messages, list(tools)))
+        for each in next(self._answers):
+            yield as_objects(each)
 
 
 def texts(pieces: Iterable[str]) -> list[dict[str, Any]]:
