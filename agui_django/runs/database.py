@@ -159,6 +159,7 @@ class Pool:
         if connection is None:
             connection = connections[self.alias]
             self._local.connection = connection
+            self._local.used = time.monotonic()  # a job's job comes before the first one has ended
             with self._lock:
                 self._opened.append(connection)
         else:
