@@ -63,12 +63,12 @@ class Defaults:
     into the mouth of the agent or the site."""
 
     ON_DISCONNECT: Literal["continue", "cancel"] = "continue"
-    """What becomes of a run that a client started when nobody watches it any more. Watchers are counted in the process
-    that took the request, whatever they watch by; a run that the site started itself goes on in any case."""
+    """What becomes of a run that a client started when nobody watches it any more, in whichever process and by whatever
+    transport; a run that the site started itself goes on in any case."""
 
     DISCONNECT_GRACE: float = 5.0
     """Seconds that a run lives on after its last watcher has left, with ``ON_DISCONNECT`` ``cancel``: a page that is
-    loaded again is back in time."""
+    loaded again is back in time. At least three where the last ones watched in another process."""
 
     TIMEOUT: float | None = 600.0
     """Seconds a run may take; None: no limit."""

@@ -33,7 +33,7 @@ from agui_django.protocol.errors import (
     ThreadBusy,
     answer_for,
 )
-from agui_django.runs import announce, runners, supervisor, titling
+from agui_django.runs import announce, runners, signs, supervisor, titling
 from agui_django.runs import recorder as recorders
 from agui_django.runs import store as stores
 from agui_django.runs.broadcaster import broadcaster
@@ -81,7 +81,7 @@ class RunEngine:
         self._running: dict[UUID, tuple[asyncio.AbstractEventLoop, Running]] = {}
         self.upkeep = Upkeep(self.launch, self.slots)
         supervisor.stoppers.append(self.cancel_all)
-        poller.sweep, poller.advance = self.upkeep.sweep, self.upkeep.advance_all
+        poller.sweep, poller.advance, poller.sign = self.upkeep.sweep, self.upkeep.advance_all, signs.leave
 
     # ---- from a request -------------------------------------------------------------------------------------------
 

@@ -47,6 +47,8 @@ class Poller:
         self.sweep: Callable[[], Awaitable[None]] | None = None
         #: Moves queues that stand still; awaited while a queued run is followed here.
         self.advance: Callable[[], Awaitable[None]] | None = None
+        #: Says that runs are watched here; awaited at each tick, tells whether it wants to be awaited again.
+        self.sign: Callable[[], Awaitable[bool]] | None = None
         self._swept: float | None = None
         self._task: asyncio.Task[None] | None = None
         self._seen: dict[Key, tuple[str, int | None]] = {}
@@ -74,7 +76,10 @@ class Poller:
             executing = list(self.executing)
             followed = set(broadcaster.watched()) - self.executing.keys()
             self._seen = {key: seen for key, seen in self._seen.items() if key in followed}
+            signed = self.sign is not None and await self.sign()
             if not executing and not followed:
+                if signed:
+                    continue
                 return
             try:
                 rows = await get_pool().run(read_progress, [*executing, *followed])

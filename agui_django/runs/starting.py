@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from agui_django.conf import settings
-from agui_django.runs import announce, attachments, supervisor
+from agui_django.runs import announce, attachments, signs, supervisor
 from agui_django.runs.requests import Asked, Opened, StartRequest
 from agui_django.runs.watching import Vigil
 
@@ -65,7 +65,7 @@ class Start:
             return opened
         if request.origin == "client" and settings.for_agent(request.agent, "ON_DISCONNECT") == "cancel":
             grace = settings.for_agent(request.agent, "DISCONNECT_GRACE")
-            self._vigil = Vigil(run.pk, grace, partial(engine.leave, run.pk))
+            self._vigil = Vigil(run.pk, grace, partial(engine.leave, run.pk), partial(signs.fresh, run.pk, grace))
         if opened.setup is not None:
             engine.launch(request.agent, run, opened.setup, request.user)
         else:

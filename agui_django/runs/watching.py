@@ -1,6 +1,7 @@
-"""Who watches the runs of this process, and what becomes of a run that nobody watches any more.
+"""Who watches runs in this process, and what becomes of a run that nobody watches any more.
 
-Law: counted per process, in any thread; a run without a `Vigil` lives on whoever leaves.
+Law: counted per process, in any thread; what others know is asked before a run is cancelled (`signs`). A run without a
+`Vigil` lives on whoever leaves.
 """
 
 from __future__ import annotations
@@ -8,8 +9,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from uuid import UUID
+
+from agui_django.runs import supervisor
+
+#: Seconds until it is asked again whether others still watch.
+AGAIN = 1.0
 
 
 class Watch:
@@ -39,13 +45,21 @@ class Vigil:
         run: the run's address.
         grace: seconds from the last one's leaving.
         cancel: called in the loop in which this is made, at most once.
+        elsewhere: whether somebody watches in another process, or did so within the grace; None: there is none.
     """
 
-    def __init__(self, run: UUID, grace: float, cancel: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        run: UUID,
+        grace: float,
+        cancel: Callable[[], None],
+        elsewhere: Callable[[], Awaitable[bool]] | None = None,
+    ) -> None:
         """Begin; the run counts as watched until somebody has left."""
         self._run = run
         self._grace = grace
         self._cancel = cancel
+        self._elsewhere = elsewhere
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._ended = False
@@ -75,6 +89,22 @@ class Vigil:
             self._timer = self._loop.call_later(self._grace, self._over)
 
     def _over(self) -> None:
+        self._timer = None
+        if self._elsewhere is None:
+            self._give_up()
+        else:
+            supervisor.start(self._ask(self._elsewhere), name=f"agui vigil {self._run}", service=True)
+
+    async def _ask(self, elsewhere: Callable[[], Awaitable[bool]]) -> None:
+        watched = await elsewhere()
+        if self._timer is not None:  # somebody came and left meanwhile: another grace
+            return
+        if watched:
+            self._timer = self._loop.call_later(AGAIN, self._over)
+        else:
+            self._give_up()
+
+    def _give_up(self) -> None:
         # Who came back meanwhile starts it all again by leaving.
         if not self._ended and not watchers.count(self._run):
             self._ended = True
@@ -116,6 +146,11 @@ class Watchers:
         """How many watch."""
         with self._lock:
             return self._counts.get(run, 0)
+
+    def elsewhere(self) -> list[UUID]:
+        """Runs that are watched here, and whose last watcher's leaving is nobody's concern here."""
+        with self._lock:
+            return [run for run in self._counts if run not in self._vigils]
 
     def keep(self, run: UUID, vigil: Vigil) -> None:
         """Tell this one when the last watcher leaves."""

@@ -6,12 +6,14 @@ import asyncio
 import gc
 import uuid
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from agui_django.models import Run
-from agui_django.runs import supervisor
+from agui_django.runs import signs, supervisor
 from agui_django.runs.database import get_pool
 from agui_django.runs.feed import follow_thread
 from agui_django.runs.start import astart_run
@@ -78,6 +80,44 @@ async def test_each_leaving_starts_the_grace_anew() -> None:
     assert loop.time() - left >= 0.29
 
 
+async def test_others_elsewhere_keep_it_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agui_django.runs.watching.AGAIN", 0.05)
+    run, told, asked = uuid.uuid4(), asyncio.Event(), asyncio.Semaphore(0)
+    watched = True
+
+    async def elsewhere() -> bool:
+        asked.release()
+        return watched
+
+    Vigil(run, 0.0, told.set, elsewhere)
+    Watch(run).close()
+    for _ in range(5):
+        await asyncio.wait_for(asked.acquire(), 5)
+    assert not told.is_set()
+    watched = False
+    await asyncio.wait_for(told.wait(), 5)
+
+
+async def test_who_comes_and_leaves_while_others_are_asked_for_has_a_grace() -> None:
+    run, told, asked, answer = uuid.uuid4(), asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def elsewhere() -> bool:
+        asked.set()
+        await answer.wait()
+        return False
+
+    loop = asyncio.get_running_loop()
+    Vigil(run, 0.3, told.set, elsewhere)
+    Watch(run).close()
+    await asyncio.wait_for(asked.wait(), 5)
+    Watch(run).close()
+    left = loop.time()
+    await asyncio.sleep(0)
+    answer.set()
+    await asyncio.wait_for(told.wait(), 5)
+    assert loop.time() - left >= 0.29
+
+
 async def test_from_other_threads() -> None:
     run, told = uuid.uuid4(), asyncio.Event()
     Vigil(run, 0.0, told.set)
@@ -101,6 +141,46 @@ async def test_a_follower_that_is_dropped_has_left(agui_runtime: None) -> None:
     del follower
     gc.collect()
     assert watchers.count(run) == 0
+
+
+# ---- signs of other processes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["cancel", "continue"])
+async def test_a_sign_is_left_where_it_matters(policy: Any, ada: Any, gate: Gate) -> None:
+    with override_agent("gate", gate, on_disconnect=policy):
+        run = await astart_run("gate", None, "hi", ada, wait=False)
+        assert await signs.leave() is False, "nobody watches"
+        watcher = Follow(run.pk)
+        # Started by the site: nobody here waits for the last one to leave, as where somebody else took the request.
+        assert await signs.leave() is (policy == "cancel")
+        assert await signs.fresh(run.pk, 10) is (policy == "cancel")
+        watcher.close()
+        assert await signs.leave() is False
+        gate.opened.set()
+        await supervisor.settle()
+
+
+async def test_a_sign_grows_old(ada: Any, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signs, "FRESH", 1.0)
+
+    def age(seconds: float) -> None:
+        Run.objects.update(watched_at=timezone.now() - timedelta(seconds=seconds))
+
+    with override_agent("gate", gate, on_disconnect="cancel"):
+        run = await astart_run("gate", None, "hi", ada, wait=False)
+        await get_pool().run(age, 30)
+        assert not await signs.fresh(run.pk, 20)
+        assert await signs.fresh(run.pk, 60)
+        watcher = Follow(run.pk)
+        await signs.leave()
+        assert await signs.fresh(run.pk, 20)
+        gate.opened.set()
+        await supervisor.settle()
+        await get_pool().run(age, 30)
+        await signs.leave()
+        assert not await signs.fresh(run.pk, 20), "a run that has ended needs none"
+        watcher.close()
 
 
 # ---- the policy -----------------------------------------------------------------------------------------------------
