@@ -112,7 +112,7 @@ class ProcrastinateRunner(Runner):
 class DjangoTasksRunner(Runner):
     """Django's tasks: `django.tasks`, before Django 6.0 the package ``django-tasks``; any backend with workers."""
 
-    hint = "pip install django-tasks, configure TASKS, and see docs/howto/workers.md."
+    hint = "pip install django-tasks-db, configure TASKS, and see docs/howto/workers.md."
 
     @classmethod
     def problem(cls) -> str:

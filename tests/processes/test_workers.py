@@ -10,14 +10,14 @@ import pytest
 from tests import sse
 from tests.parts import require
 from tests.processes.parts import SHARED_REDIS, Counted, Frames, contiguous
-from tests.workers import Worker, site
+from tests.workers import KINDS, Worker, site
 
 LONG = "tokens:300 delay_ms:10 size:24"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
-@pytest.mark.parametrize("kind", ["Celery", "Procrastinate"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_followed_live_and_stopped(kind: str, tmp_path: Path) -> None:
     require("postgres", "redis")
     layer = {"AGUI_REDIS": SHARED_REDIS, "AGUI_REDIS_PREFIX": uuid.uuid4().hex}

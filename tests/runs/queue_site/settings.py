@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+import django
+
 from project.settings import *  # noqa: F403
 from project.settings import AGUI_DJANGO, INSTALLED_APPS
 
@@ -22,5 +24,7 @@ if KIND == "Celery":
 elif KIND == "Procrastinate":
     INSTALLED_APPS = [*INSTALLED_APPS, "procrastinate.contrib.django"]
 else:
-    INSTALLED_APPS = [*INSTALLED_APPS, "django_tasks", "django_tasks_db"]
+    # From Django 6.0 on the tasks API is Django's own.
+    backport = [] if django.VERSION >= (6, 0) else ["django_tasks"]
+    INSTALLED_APPS = [*INSTALLED_APPS, *backport, "django_tasks_db"]
     TASKS = {"default": {"BACKEND": "django_tasks_db.DatabaseBackend"}}
