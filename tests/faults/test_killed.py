@@ -175,11 +175,11 @@ def ask(pair: Pair, thread: str, amount: int) -> dict[str, Any]:
     return sse.body(thread, "", messages=[], resume=resume)
 
 
-def answer(pair: Pair, body: dict[str, Any], point: str) -> None:
+def answer(pair: Pair, body: dict[str, Any], point: str, agent: str = "payout") -> None:
     """Answer, and die on the way."""
     pair.arm(point)
     with contextlib.suppress(httpx.TransportError), sse.client(pair.first.base_url) as http:
-        sse.run(http, "payout", body)
+        sse.run(http, agent, body)
     pair.died()
 
 
@@ -202,6 +202,44 @@ def test_during_a_resume_before_it_acted(point: str, pair: Pair) -> None:
     assert pair.payments() == ["7"]
 
 
+def answer_by_api(pair: Pair, thread: str, amount: int) -> int:
+    """Answer through the REST API of the first process, in which the run that carries the answer begins."""
+    with sse.client(pair.first.base_url) as http:
+        (question,) = http.get("/api/agui/interrupts", params={"threadId": thread}).json()["results"]
+        answer = http.post(f"/api/agui/interrupts/{question['id']}/answer", json={"payload": {"amount": amount}})
+        return answer.status_code
+
+
+@pytest.mark.parametrize("point", ["opening", "opened", "answered"])
+def test_during_an_answer_through_the_api(point: str, pair: Pair) -> None:
+    """Nothing is half done: the question is open (again), and the answer, given once more, is taken."""
+    thread = uuid.uuid4().hex
+    ask(pair, thread, 7)
+    pair.arm(point)
+    with contextlib.suppress(httpx.TransportError):
+        answer_by_api(pair, thread, 7)
+    pair.died()
+    assert pair.payments() == []
+    lost = [] if point == "opening" else ["running"]
+    before = pair.second.stored(thread)
+    assert [run["status"] for run in before["runs"]] == ["interrupted", *lost]
+    assert [(row["status"], row["draft"]) for row in before["interrupts"]] == [
+        ("resolved" if lost else "open", None),
+    ]  # fmt: skip
+    pair.first.start()
+    assert answer_by_api(pair, thread, 7) == 200
+    (*_, last) = pair.second.stored(thread)["runs"]
+    with sse.client(pair.second.base_url) as http:
+        events = http.get(f"/agui/runs/{last['uuid']}/events").text
+    assert '"RUN_FINISHED"' in events
+    after = pair.second.stored(thread)
+    assert [run["status"] for run in after["runs"]] == ["interrupted", *(["failed"] if lost else []), "finished"]
+    assert [(row["status"], row["payload"], row["draft"]) for row in after["interrupts"]] == [
+        ("resolved", {"amount": 7}, None),
+    ]  # fmt: skip
+    assert pair.payments() == ["7"]
+
+
 @pytest.mark.parametrize("point", ["paying", "paid"])
 def test_during_a_resume_that_has_acted(point: str, pair: Pair) -> None:
     """Nobody can know whether the payment went through, so nobody pays again: the repeat is told how it ended."""
@@ -217,3 +255,87 @@ def test_during_a_resume_that_has_acted(point: str, pair: Pair) -> None:
     assert [row["status"] for row in stored["interrupts"]] == ["resolved"]
     goes_on(pair, thread)
     assert pair.payments() == ["7"]
+
+
+def page(pair: Pair, thread: str) -> list[dict[str, Any]]:
+    """Let the agent call the page; gives the requests that answer, one call each."""
+    tools = [{"name": name, "description": "", "parameters": {}} for name in ("one", "two")]
+    with sse.client(pair.second.base_url) as http:
+        seen = sse.run(http, "between", sse.body(thread, "go", tools=tools))
+    calls = {event["toolCallName"]: event["toolCallId"] for _, event in seen if event["type"] == "TOOL_CALL_START"}
+    answers = [
+        {"id": uuid.uuid4().hex, "role": "tool", "toolCallId": calls[name], "content": "x"} for name in ("one", "two")
+    ]
+    return [sse.body(thread, "", messages=[message], tools=tools) for message in answers]
+
+
+@pytest.mark.parametrize(("point", "paid", "told"), [
+    ("claiming", [], "Paid 7."), ("claimed", [], "outcome_unknown"), ("paying", ["7"], "outcome_unknown"),
+    ("kept", ["7"], "Paid 7."),
+])  # fmt: skip
+def test_between_a_claim_and_its_value(point: str, paid: list[str], told: str, pair: Pair) -> None:
+    """What was claimed and not settled is never done again, in whatever run of the turn; what was settled is known."""
+    thread = uuid.uuid4().hex
+    one, two = page(pair, thread)
+    answer(pair, one, point, "between")
+    assert pair.payments() == paid
+    with sse.client(pair.second.base_url) as http:
+        after = sse.run(http, "between", two)
+    assert contiguous(after)
+    last = after[-1][1]
+    if told == "outcome_unknown":
+        assert (last["type"], last["code"]) == ("RUN_ERROR", told)
+    else:
+        assert last["type"] == "RUN_FINISHED"
+        assert pair.second.stored(thread)["messages"][-1]["content"] == told
+    # Nothing was done for what was not claimed, so it is done now.
+    assert pair.payments() == (["7"] if point == "claiming" else paid)
+    assert [run["status"] for run in pair.second.stored(thread)["runs"]][1] == "failed"
+
+
+def allow(pair: Pair, thread: str) -> dict[str, Any]:
+    """Let the agent ask for an approval; gives the request that grants it."""
+    with sse.client(pair.second.base_url) as http:
+        asked = sse.run(http, "clerk", sse.body(thread, "7"))
+    (interrupt,) = asked[-1][1]["outcome"]["interrupts"]
+    assert (interrupt["reason"], interrupt["message"]) == ("tool_call", "Pay 7?")
+    resume = [{"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": True}}]
+    return sse.body(thread, "", messages=[], resume=resume)
+
+
+@pytest.mark.parametrize("point", ["opening", "opened", "claiming"])
+def test_between_an_approval_and_its_execution(point: str, pair: Pair) -> None:
+    """Nothing was claimed: the question is open again, and the same approval is taken, once."""
+    thread = uuid.uuid4().hex
+    body = allow(pair, thread)
+    answer(pair, body, point, "clerk")
+    assert pair.payments() == []
+    with sse.client(pair.second.base_url) as http:
+        again = sse.run(http, "clerk", body)
+        replayed = sse.run(http, "clerk", body)
+    assert again[-1][1]["type"] == "RUN_FINISHED"
+    assert replayed == again
+    assert pair.payments() == ["7"]
+    stored = pair.second.stored(thread)
+    assert [message["content"] for message in stored["messages"] if message["role"] == "tool"] == ["7"]
+
+
+@pytest.mark.parametrize(("point", "paid"), [("claimed", []), ("paying", ["7"]), ("paid", ["7"])])
+def test_during_an_approved_execution(point: str, paid: list[str], pair: Pair) -> None:
+    """It is executed at most once per approval, whoever repeats that."""
+    thread = uuid.uuid4().hex
+    body = allow(pair, thread)
+    answer(pair, body, point, "clerk")
+    assert pair.payments() == paid
+    with sse.client(pair.second.base_url) as http:
+        for repeat in (body, {**body, "runId": uuid.uuid4().hex}):
+            again = sse.run(http, "clerk", repeat)
+            assert (again[-1][1]["type"], again[-1][1]["code"]) == ("RUN_ERROR", "abandoned")
+    stored = pair.second.stored(thread)
+    assert [run["status"] for run in stored["runs"]] == ["interrupted", "failed"]
+    assert [row["status"] for row in stored["interrupts"]] == ["resolved"]
+    # What it gave is stored with its result, or neither is.
+    results = [message["content"] for message in stored["messages"] if message["role"] == "tool"]
+    assert results == (["7"] if point == "paid" else [])
+    goes_on(pair, thread)
+    assert pair.payments() == paid
