@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -37,8 +38,9 @@ CROWD, CROWD_BYTES = 2_048, 1 * MB
 FLOOD, FLOOD_BYTES = 20_000, 16 * MB
 #: How many events may still be recorded after a limit was told: those that end the run in order.
 SPARE = 1_000
-#: Committed events and bytes that stay in memory for followers; older ones are read from rows.
-TAIL, TAIL_BYTES = 2_048, 1 * MB
+#: Committed events that stay in memory for followers beside those of the last two commits, and bytes at most; others
+#: are read from rows.
+TAIL, TAIL_BYTES = 16, 1 * MB
 #: Size of one row: what a replay reads at once.
 ROW, ROW_BYTES = 1_000, 256 * 1024
 
@@ -107,6 +109,7 @@ class Recorder:
             self._tail.append((1, setup.first.text, setup.first.plain))
             self._bytes = self._stored_bytes = len(setup.first.text)
         self._handed = self.last_seq  # number of the last event handed to the writer
+        self._older = self._newer = self.last_seq  # what was committed two commits ago, and one
         self._max_log = settings.MAX_LOG
         self._interval = settings.FLUSH_INTERVAL
         self._spare: int | None = None
@@ -175,7 +178,8 @@ class Recorder:
         if self.closed or self._ended:
             raise RunClosed
         kept = self._settling.add(Settled(self.turn, claim.key, claim.by, text))
-        self._hurry()
+        # What is emitted in the same step goes with it.
+        self.loop.call_soon(self._hurry)
         return kept
 
     async def close(self, closing: Closing) -> bool:
@@ -269,7 +273,7 @@ class Recorder:
         if self.closed:
             return
         self._settling.stored(settled)
-        self.committed = last_seq
+        self._older, self._newer, self.committed = self._newer, self.committed, last_seq
         self._stored_bytes = self._bytes - sum([len(text) for _, text, _ in self._after(last_seq)])
         self._failing = False
         if final:
@@ -312,6 +316,8 @@ class Recorder:
             raise AgentFlood
 
     def _hurry(self) -> None:
+        if self.closed or self._ended:
+            return
         if self._writing:
             self._urgent = True
         elif self._handed < self.last_seq or self._settling.waiting:
@@ -336,13 +342,14 @@ class Recorder:
         return self._tail[seq + 1 - self._tail[0][0] :] if self._tail else []
 
     def _trim(self) -> None:
-        """Forget what is committed and beyond the tail's size; in large steps, as each copies the list."""
+        """Forget what is committed and older than followers are, or too large; not for a few, as it copies the list."""
         committed = len(self._tail) - (self.last_seq - self.committed)
-        if committed > 2 * TAIL or self._stored_bytes - self._dropped_bytes > 2 * TAIL_BYTES:
-            drop, size = committed, 0
-            while drop and committed - drop < TAIL and size < TAIL_BYTES:
-                drop -= 1
-                size += len(self._tail[drop][1])
+        keep = max(TAIL, self.committed - self._older)
+        large = self._stored_bytes - self._dropped_bytes > 2 * TAIL_BYTES
+        if large:
+            sizes = accumulate(len(text) for _, text, _ in reversed(self._tail[:committed]))
+            keep = min(keep, 1 + sum(size < TAIL_BYTES for size in sizes))
+        if (drop := committed - keep) >= TAIL or large:
             # A new list: a follower in another loop's thread may hold the old one.
             self._tail = self._tail[drop:]
             self._dropped_bytes = self._bytes - sum([len(text) for _, text, _ in self._tail])
