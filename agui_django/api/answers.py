@@ -35,3 +35,11 @@ def json_answer(data: Any, status: int = 200, headers: Mapping[str, str] | None 
 def nothing() -> HttpResponse:
     """An answer without a body."""
     return HttpResponse(status=204, headers={"Cache-Control": "no-store"})
+
+
+def download(name: str) -> dict[str, str]:
+    """The headers of a stream that is saved as a file."""
+    disposition = f"attachment; filename={name}"
+    # nginx would hold the stream back, GZipMiddleware would compress it chunk by chunk.
+    held = {"X-Accel-Buffering": "no", "Content-Encoding": "identity"}
+    return {"Cache-Control": "no-store", "Content-Disposition": disposition, **held}

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.urls import URLPattern, path, re_path
 
-from agui_django.api.views import agents, docs, interrupts, messages, runs, state, threads, usage
+from agui_django.api.views import agents, docs, export, interrupts, messages, runs, state, threads, usage
 from agui_django.transports.views import unknown
 
 
@@ -24,6 +24,7 @@ urlpatterns = [
     *_both("threads/<int:pk>/branches", threads.Branches, "thread-branches"),
     *_both("threads/<int:pk>/branches/<uuid:run>/restore", threads.RestoreBranch, "thread-branch-restore"),
     *_both("threads/<int:pk>/fork", threads.ForkThread, "thread-fork"),
+    *_both("threads/<int:pk>/export", export.ExportThread, "thread-export"),
     *_both("threads/<int:pk>/messages", messages.Messages, "thread-messages"),
     *_both("threads/<int:pk>/runs", runs.ThreadRuns, "thread-runs"),
     *_both("threads/<int:pk>/state", state.State, "thread-state"),

@@ -11,6 +11,8 @@ import pytest
 
 from agui_django.api.views.runs import lines
 from agui_django.models import RunEvents
+from agui_django.runs.database import get_pool
+from agui_django.runs.stream import read_entries
 from tests.api.conftest import Client, Rows
 from tests.transports.asgi import Exchange, error_of
 
@@ -98,7 +100,7 @@ async def test_a_long_log_is_never_held_as_a_whole(agui_runtime: None, django_us
     total = 0
     tracemalloc.start()
     try:
-        async for chunk in lines(run.pk, 0):
+        async for chunk in lines(run.pk, await get_pool().run(read_entries, run.pk, 0)):
             total += len(chunk)
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -144,6 +146,21 @@ async def test_an_active_run_shows_what_is_committed(ada: Any, gate: Any) -> Non
             page = json.loads(await exchange.read())
     assert page["ended"]
     assert page["results"][-1]["event"]["type"] == "RUN_FINISHED"
+
+
+def test_a_compacted_log(api: Client, ada: Any) -> None:
+    """A row that holds one event in the place of several, with the number of the last."""
+    run = batches(Rows(ada))
+    run.last_seq = 5
+    run.save()
+    for first, last, number in ((1, 1, 1), (2, 4, 4), (5, 5, 5)):
+        RunEvents.objects.create(run=run, first_seq=first, last_seq=last, text=event(number))
+    assert [row["seq"] for row in api.get(f"runs/{run.pk}/events")["results"]] == [1, 4, 5]
+    page = api.get(f"runs/{run.pk}/events?limit=2")
+    assert [row["seq"] for row in api.get(page["next"])["results"]] == [5]
+    for query in ("after=2", "after=3&format=ndjson"):
+        exchange = api.ask("GET", f"runs/{run.pk}/events?{query}")
+        assert (exchange.status, error_of(exchange)["code"]) == (410, "cursor_gone")
 
 
 def test_cancel(api: Client, ada: Any) -> None:

@@ -64,6 +64,11 @@ MATRIX: dict[tuple[str, str], Row] = {
     ("thread-fork", "POST"): Row(
         "threads/{thread}/fork", (THREAD, "add_thread"), {"messageId": "m1"}, owner=201, staff=201, half=THREAD
     ),
+    ("thread-export", "GET"): Row(
+        "threads/{thread}/export",
+        ("view_thread", "view_run", "view_runevents", "view_message", "view_stateversion", "view_interrupt",
+         "view_feedback", "view_attachment"),
+    ),
     ("thread-messages", "GET"): Row("threads/{thread}/messages", ("view_message",)),
     ("thread-runs", "GET"): Row("threads/{thread}/runs", ("view_run",)),
     ("thread-state", "GET"): Row("threads/{thread}/state", ("view_stateversion",)),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from uuid import UUID
 
-from django.http import HttpResponseBase, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponseBase, StreamingHttpResponse
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
 
 from agui_django.api import rows
-from agui_django.api.answers import json_answer, wire
+from agui_django.api.answers import JSON, download, json_answer, wire
 from agui_django.api.base import ApiView, ListView
 from agui_django.api.filters import RunFilters
 from agui_django.api.pagination import Orders, limit_of
@@ -19,7 +19,7 @@ from agui_django.models import Run, RunEvents
 from agui_django.protocol.errors import InvalidInput, PermissionRefused
 from agui_django.runs.database import get_pool
 from agui_django.runs.engine import get_engine
-from agui_django.runs.stream import read_entries
+from agui_django.runs.stream import Entry, read_entries
 from agui_django.transports.requests import cursor_of
 
 NDJSON = "application/x-ndjson"
@@ -110,10 +110,10 @@ class Events(ApiView):
         if run.ended and after > run.last_seq:
             fields = [{"path": "after", "message": "beyond the last event"}]
             raise InvalidInput("The cursor is not one of this run.", fields=fields)
-        if self._lines():
-            name = f"attachment; filename=run-{run.pk}.ndjson"
-            headers = {"Cache-Control": "no-store", "Content-Disposition": name, "X-Accel-Buffering": "no"}
-            return StreamingHttpResponse(lines(run.pk, after), content_type=NDJSON, headers=headers)
+        if wants_lines(request):
+            # The first rows are read before the answer begins: that they are gone can still be told.
+            body = lines(run.pk, await get_pool().run(read_entries, run.pk, after))
+            return StreamingHttpResponse(body, content_type=NDJSON, headers=download(f"run-{run.pk}.ndjson"))
         limit = limit_of(request.GET, EVENTS, MOST_EVENTS)
         # No row is without an event.
         entries = (await get_pool().run(read_entries, run.pk, after, limit))[: limit + 1]
@@ -128,18 +128,22 @@ class Events(ApiView):
             }
         )
 
-    def _lines(self) -> bool:
-        asked = self.request._request.GET.get("format", "")
-        if asked not in ("", "json", "ndjson"):
-            raise InvalidInput(
-                "The query is malformed.", fields=[{"path": "format", "message": "must be json or ndjson"}]
-            )
-        accepted = self.request._request.headers.get("Accept", "")
-        return asked == "ndjson" or (not asked and NDJSON in accepted and "application/json" not in accepted)
+
+def wants_lines(request: HttpRequest) -> bool:
+    """Whether a download as NDJSON is asked for: by ``?format=``, else by ``Accept``.
+
+    Raises:
+        InvalidInput: it is another format.
+    """
+    asked = request.GET.get("format", "")
+    if asked not in ("", "json", "ndjson"):
+        raise InvalidInput("The query is malformed.", fields=[{"path": "format", "message": "must be json or ndjson"}])
+    accepted = request.headers.get("Accept", "")
+    return asked == "ndjson" or (not asked and NDJSON in accepted and JSON not in accepted)
 
 
-async def lines(run: UUID, after: int) -> AsyncIterator[bytes]:
-    """The committed events of a run, an event a line; never more than a few rows in memory."""
-    while entries := await get_pool().read(read_entries, run, after):
+async def lines(run: UUID, entries: Sequence[Entry]) -> AsyncIterator[bytes]:
+    """The committed events of a run, an event a line, these first; never more than a few rows in memory."""
+    while entries:
         yield "".join([f"{text}\n" for _, text, _ in entries]).encode()
-        after = entries[-1][0]
+        entries = await get_pool().read(read_entries, run, entries[-1][0])
