@@ -196,18 +196,12 @@ class ToolCall:
             # Should the process die now, the answers were used: what stands in the log says so. Else they would be
             # asked for again, and the function called a second time.
             await self._sink.flush()
-        value, kept = await work.perform()
-        # Without a pause between, the value is stored with the result.
-        await self._give(value, work.metadata)
-        await kept
-        return work.returned(value)
+        return await work.perform(lambda value: self._give(value, work.metadata))
 
     def carry_out_here(self, work: Execution) -> Any:
         """`carry_out` for code in a thread."""
         work.decide()
-        value = work.perform_here()
-        self._give(value, work.metadata)
-        return work.returned(value)
+        return work.perform_here(lambda value: self._give(value, work.metadata))
 
     def fail(self, error: BaseException, text: str = "") -> None:
         """The failed result for an exception; never raises, and leaves the call pending where the run is suspended.

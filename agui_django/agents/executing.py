@@ -15,7 +15,7 @@ from agui_django.agents.approvals import Approval, approval_key
 from agui_django.agents.arguments import signature_of
 from agui_django.agents.asking import Question, ask
 from agui_django.agents.once import perform, perform_here, read_back
-from agui_django.agents.sink import READY, RunSink, Wire
+from agui_django.agents.sink import RunSink, Wire
 from agui_django.protocol.codec import decode
 from agui_django.protocol.errors import RunSuspended
 
@@ -83,19 +83,25 @@ class Execution:
             self._args, self._kwargs = self._signature.read(self._tool, edited)
             self.metadata = {"editedArgs": decode(edited)}
 
-    async def perform(self) -> tuple[Any, Awaitable[None]]:
-        """Call the function; gives its value, and the wait until that is stored."""
+    async def perform(self, emit: Callable[[Any], Awaitable[None]]) -> Any:
+        """Call the function, and emit its value as the result; gives the value."""
         if self.approval is None:
-            return await self._called(), READY
-        return await perform(self._sink, self._key, self._called)
+            value = await self._called()
+            await emit(value)
+            return value
+        return self._read(await perform(self._sink, self._key, self._called, emit))
 
-    def perform_here(self) -> Any:
+    def perform_here(self, emit: Callable[[Any], Awaitable[None]]) -> Any:
         """`perform` for code in a thread."""
-        return self._called_here() if self.approval is None else perform_here(self._sink, self._key, self._called_here)
+        if self.approval is None:
+            value = self._called_here()
+            emit(value)
+            return value
+        return self._read(perform_here(self._sink, self._key, self._called_here, emit))
 
-    def returned(self, value: Any) -> Any:
-        """The value as the function's caller gets it, in this pass as in a later one."""
-        return value if self.approval is None else read_back(self._signature.returns, value)
+    def _read(self, value: Any) -> Any:
+        """The stored value as the function's caller gets it, in this pass as in a later one."""
+        return read_back(self._signature.returns, value)
 
     async def _called(self) -> Any:
         if inspect.iscoroutinefunction(self._fn):

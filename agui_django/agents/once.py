@@ -72,9 +72,7 @@ class Once(Remembers):
             value = await self._sink.in_thread(functools.partial(fn, *args, **kwargs))
             return await value if inspect.isawaitable(value) else value
 
-        value, kept = await perform(self._sink, key, work)
-        await kept
-        return read_back(returned_by(fn), value)
+        return read_back(returned_by(fn), await perform(self._sink, key, work))
 
 
 class SyncOnce(Remembers):
@@ -96,15 +94,29 @@ class SyncOnce(Remembers):
         return read_back(returned_by(fn), perform_here(self._sink, key, work))
 
 
-async def perform(sink: RunSink, key: str, work: Callable[[], Awaitable[Any]]) -> tuple[Any, Awaitable[None]]:
+def nothing(value: Any) -> Awaitable[None]:
+    """Emit nothing."""
+    return READY
+
+
+async def perform(
+    sink: RunSink, key: str, work: Callable[[], Awaitable[Any]], emit: Callable[[Any], Awaitable[None]] = nothing
+) -> Any:
     """Do something for a key that was taken, unless it was done.
 
+    Args:
+        sink: the run.
+        key: the key.
+        work: what is done.
+        emit: emits what the value means to the client; stored in the same transaction.
+
     Returns:
-        The value as plain JSON, and the wait until it is stored.
+        The value as plain JSON, once it is stored.
     """
     claim = await sink.claim_once(_name(sink, key))
     if claim.state != "mine":
-        return _found(claim), READY
+        await emit(value := _found(claim))
+        return value
     try:
         value = await work()
     except BaseException as error:
@@ -112,14 +124,18 @@ async def perform(sink: RunSink, key: str, work: Callable[[], Awaitable[Any]]) -
             await sink.settle_once(claim, None)
         raise
     value = plain(value)
-    return value, sink.settle_once(claim, encode(value))
+    await _keep(sink, claim, value, emit)
+    return value
 
 
-def perform_here(sink: RunSink, key: str, work: Callable[[], Any]) -> Any:
-    """`perform` for code in a thread; the value is stored when it returns."""
+def perform_here(
+    sink: RunSink, key: str, work: Callable[[], Any], emit: Callable[[Any], Awaitable[None]] = nothing
+) -> Any:
+    """`perform` for code in a thread."""
     claim = sink.wait(lambda: sink.claim_once(_name(sink, key)))
     if claim.state != "mine":
-        return _found(claim)
+        sink.call(emit, value := _found(claim))
+        return value
     try:
         value = work()
     except BaseException as error:
@@ -127,8 +143,14 @@ def perform_here(sink: RunSink, key: str, work: Callable[[], Any]) -> Any:
             sink.wait(lambda: sink.settle_once(claim, None), check=False)
         raise
     value = plain(value)
-    sink.wait(lambda: sink.settle_once(claim, encode(value)), check=False)
+    sink.wait(lambda: _keep(sink, claim, value, emit), check=False)
     return value
+
+
+async def _keep(sink: RunSink, claim: OnceClaim, value: Any, emit: Callable[[Any], Awaitable[None]]) -> None:
+    kept = sink.settle_once(claim, encode(value))
+    emit(value)  # without a pause between
+    await kept
 
 
 def read_back(type_: Any, value: Any) -> Any:

@@ -53,7 +53,7 @@ def after(owner: Any, name: str, point: str) -> None:
 
 def install() -> None:
     """Wrap the functions that stand at those places."""
-    from agui_django.runs import resume
+    from agui_django.runs import recorder, resume
     from agui_django.runs.engine import RunEngine
     from agui_django.runs.writer import Writer
     from agui_django.transports import sse
@@ -67,5 +67,8 @@ def install() -> None:
     before(sse, "frames", lambda batch: "send")
     # The answers are written, the transaction is open.
     after(resume, "carry_out", "opening")
+    # Nothing is claimed yet; it is, and nothing was done for it.
+    before(recorder, "claim_once", lambda *args: "claiming")
+    after(recorder, "claim_once", "claimed")
     # The run is stored and claimed; no task executes it.
     before(RunEngine, "launch", lambda *args, **kwargs: "opened")
