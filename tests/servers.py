@@ -85,18 +85,22 @@ class ServerProcess:
         env: more environment, such as another DJANGO_SETTINGS_MODULE.
         database_name: an existing database to use (the second server of one site).
         workers: number of worker processes, with gunicorn only.
+        root: the folder of the code, where that is not this one.
     """
 
     def __init__(
         self, kind: Kind = "uvicorn", *, database: DatabaseKind = "sqlite", tmp_path: Path,
         env: Mapping[str, str] | None = None, database_name: str | None = None, workers: int = 1,
+        root: Path = ROOT,
     ) -> None:  # fmt: skip
-        self.kind, self.database, self.workers = kind, database, workers
+        self.kind, self.database, self.workers, self.root = kind, database, workers, root
         self.folder = tmp_path
         self.log_path = tmp_path / f"{kind}-{uuid.uuid4().hex[:6]}.log"
         self._owns_database = database_name is None
         self.database_name = database_name or new_database(database, tmp_path)
         self.env = site_environment(database, self.database_name, env)
+        if root != ROOT:
+            self.env["PYTHONPATH"] = str(root)
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
@@ -163,7 +167,7 @@ class ServerProcess:
             command = [sys.executable, "-c", LAUNCH, *command]
         self._log = self.log_path.open("ab")
         self._process = subprocess.Popen(
-            command, cwd=ROOT, env=self.env, stdin=subprocess.DEVNULL,
+            command, cwd=self.root, env=self.env, stdin=subprocess.DEVNULL,
             stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
 

@@ -18,7 +18,7 @@ from tests.cutting import CuttingProxy
 from tests.parts import ROOT, chromium, require
 from tests.servers import Kind, ServerProcess
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
 
 KINDS: list[Kind] = ["daphne", "uvicorn"]
 PATIENCE = 90

@@ -15,7 +15,7 @@ from tests.servers import DatabaseKind, ServerProcess
 ENDLESS = "tokens:100000 delay_ms:10 size:8"
 GRACE = 4.0
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
