@@ -1,8 +1,8 @@
 """Searching threads by their titles and by what was said in them.
 
 Law: only messages in play are searched, and only in the threads that the caller may see, which is what `search` is
-given. Whatever was typed is words: nothing of it reaches the database or a page as code. PostgreSQL searches by its
-full-text index (migration 0006), other databases read the texts.
+given. Whatever was typed is words: nothing of it reaches the database or a page as code. PostgreSQL searches a column
+that it keeps itself (migration 0009), other databases read the texts.
 """
 
 from __future__ import annotations
@@ -24,11 +24,9 @@ from agui_django.runs.database import database_alias, get_pool
 #: Characters of a query that count, and words of it that are looked for one by one.
 LONGEST, WORDS = 256, 10
 #: Matching messages that are looked at, the newest first: a word that stands everywhere costs no more than this many.
-NEWEST = 5_000
+NEWEST = 2_000
 #: Characters of a snippet, and of those how many stand before the first word that was found.
 SNIPPET, BEFORE = 200, 60
-#: Characters of a message that PostgreSQL's index holds.
-INDEXED = 100_000
 
 _WORD = re.compile(r'(-?)(?:"([^"]*)"?|(\S+))')
 _LAST = re.compile(r"(?:^|(?<=\s))[^\W_]{2,}$")
@@ -56,7 +54,7 @@ def search(threads: QuerySet[Thread], text: str) -> QuerySet[Thread]:
     The words of a query are looked for as they are, whatever their case; a phrase in quotes as a whole, and a word
     behind ``-`` must not be there. On PostgreSQL they are whole words, but for the last one, which may be the
     beginning of one, and ``or`` stands between alternatives; elsewhere they may stand inside of others. Of very common
-    words the newest 5,000 messages are searched.
+    words the newest 2,000 messages are searched.
 
     Args:
         threads: where to search, without slices; its order stays.
@@ -128,10 +126,10 @@ class _Query:
 
     def messages(self, alias: str) -> QuerySet[Message]:
         """The messages in play that match."""
-        rows = Message.objects.using(alias).filter(superseded_by=None).exclude(search_text="")
+        rows = Message.objects.using(alias).filter(superseded_by=None)
         if connections[alias].vendor != "postgresql":
             return rows.filter(self._contains("search_text"))
-        return rows.filter(_sql("%(expressions)s", _document(), self._tsquery(), between=" @@ ", kind=BooleanField()))
+        return rows.filter(_sql("%(expressions)s", _Vector(), self._tsquery(), between=" @@ ", kind=BooleanField()))
 
     def marked(self, text: str) -> str:
         """A text as HTML, with the words marked."""
@@ -164,9 +162,15 @@ class _Query:
         return _sql("(%(expressions)s)", whole, beginning, between=" && ")
 
 
-def _document() -> Func:
-    """The expression of the index, to the letter."""
-    return _sql(f"to_tsvector('simple'::regconfig, left(%(expressions)s, {INDEXED}))", F("search_text"))
+class _Vector(Func):
+    """The column of a message's words: no field of the model, but beside one."""
+
+    def __init__(self) -> None:
+        super().__init__(F("search_text"), template="%(expressions)s", output_field=TextField())
+
+    def as_sql(self, *args: Any, **kwargs: Any) -> tuple[str, Any]:
+        sql, params = super().as_sql(*args, **kwargs)
+        return sql.replace("search_text", "search_vector"), params
 
 
 def _sql(template: str, *expressions: Any, between: str = ", ", kind: Any = None) -> Func:

@@ -6,7 +6,7 @@ import random
 import uuid
 from collections.abc import Iterator
 from datetime import timedelta
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any
 
 from django.conf import settings
@@ -26,11 +26,15 @@ PER_RUN = 10
 #: Threads that are made at once.
 THREADS = 100
 
-WORDS = """
-    order invoice kettle parcel refund address delivery customer colour garden window summer price Größe café schema
-    server deploy python django thread answer question please thanks today tomorrow number letter between because
-    the and of to a in is it that for you was with on as are this have from or had by not but what all were when
-""".split()  # noqa: SIM905 - it is read more easily
+#: As in a language: a few words stand everywhere, most of them nowhere else.
+COMMON = (
+    "the of and to in a is that for it as was with be by on not he his but at are this have from or had an they which "
+    "one you were her all she there would their we him been has when who will more no if out so said what up its about "
+    "order invoice kettle parcel refund address delivery customer Größe café schema python question please thanks today"
+)
+WORDS = [*COMMON.split(), *(f"word{number}" for number in range(20_000))]
+#: The second word is half as frequent as the first, the third a third ...
+OFTEN = list(accumulate(1 / (rank + 1) for rank in range(len(WORDS))))
 
 
 class Command(BaseCommand):
@@ -95,7 +99,7 @@ class _Conversation:
             self.ask()
 
     def text(self, words: int) -> str:
-        return " ".join(self.dice.choices(WORDS, k=words))
+        return " ".join(self.dice.choices(WORDS, cum_weights=OFTEN, k=words))
 
     def run(self, owner: Any, number: int) -> None:
         began = self.began + timedelta(minutes=number)
