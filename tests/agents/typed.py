@@ -10,7 +10,7 @@ from ag_ui.core import CustomEvent
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from agui_django import Event, RunContext, SyncRunContext, ToolCall, agent, register
+from agui_django import Event, RunContext, SyncRunContext, ToolCall, agent, approval_required, register
 
 
 class Decision(BaseModel):
@@ -20,6 +20,28 @@ class Decision(BaseModel):
 class State(TypedDict):
     title: str
     count: int
+
+
+def pay(amount: int, *, note: str = "") -> int:
+    return amount
+
+
+async def decide(text: str) -> Decision:
+    return Decision(approved=True)
+
+
+@approval_required("Refund {amount} €?", edit=True)
+def refund(amount: int) -> str:
+    return "x"
+
+
+@approval_required
+async def close(order: int) -> None: ...
+
+
+assert_type(refund(7), str)
+refund("x")  # E: arg-type
+approval_required("Pay?", edit="yes")  # E: call-overload
 
 
 @agent("a")
@@ -33,6 +55,18 @@ async def coroutine(run: RunContext) -> None:
     assert_type(run.call_frontend_tool("f").answer(), str)
     assert_type(run.call_frontend_tool("f").answer(int), int)
     assert_type(run.cancelled, str | None)
+    async with run.subagent("s", text="t") as sub:
+        assert_type(sub, RunContext)
+        assert_type(await sub.say("x"), str)
+    run.predict_state("key", tool="f")
+    assert_type(await run.once("p", pay, 7, note="x"), int)
+    assert_type(await run.once("d", decide, "x"), Decision)
+    assert_type(await run.once("l", lambda: "x"), str)
+    assert_type(run.idempotency_key("p"), str)
+    await run.dispatch_tool_calls(pay, decide, other=refund)
+    run.once("u", pay, 7)  # E: unused-coroutine
+    await run.once("w", pay, "x")  # E: call-overload
+    await run.once("w2", pay, 7, note=7)  # E: call-overload
     run.interrupt("n2", response_schema=int).upper()  # E: attr-defined
     run.flush()  # E: unused-coroutine
     run.nothing()  # E: attr-defined
@@ -45,6 +79,8 @@ async def coroutine(run: RunContext) -> None:
 @agent("b", title="B", busy="queue", timeout=1, state_schema=State)
 async def typed(run: RunContext[State]) -> AsyncIterator[Event]:
     assert_type(run.state["count"], int)
+    async with run.subagent("s") as sub:
+        assert_type(sub.state["count"], int)
     run.state["count"] = "x"  # E: typeddict-item
     run.state["other"] = 1  # E: typeddict-unknown-key
     with run.edit_state() as state:
@@ -60,6 +96,11 @@ def function(run: SyncRunContext) -> None:
     assert_type(run.say("x"), str)
     assert_type(run.interrupt("q", response_schema=Decision), Decision)
     run.call_frontend_tool("f").answer(int)
+    assert_type(run.once("p", pay, 7), int)
+    assert_type(run.once("d", decide, "x"), Decision)
+    run.dispatch_tool_calls(pay, other=refund)
+    with run.subagent("s") as sub:
+        assert_type(sub, SyncRunContext)
     with run.message() as m:
         m.write("x")
 
