@@ -230,7 +230,7 @@ class Feed:
             present = await get_pool().read(reading.read_active, now)
         if present is None:
             return None
-        self._follow = Follow(now.run.pk, present.seq)
+        self._follow = Follow(now.run.pk, present.seq, exact=True)
         make = partial(joined, now.thread.thread_id, now.run.run_id, present, legacy=self._legacy)
         if len(present.messages) > MANY:
             return await asyncio.get_running_loop().run_in_executor(None, make), present.seq

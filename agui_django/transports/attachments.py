@@ -161,7 +161,7 @@ class Body:
         if file is None or self._left <= 0:
             self.close()
             raise StopAsyncIteration
-        piece = await _in_thread(lambda: file.read(min(CHUNK, self._left)))
+        piece: bytes = await _in_thread(lambda: file.read(min(CHUNK, self._left)))
         if not piece:
             # Shorter than its row says: what was promised cannot be sent, so the answer is cut rather than ended.
             self.close()

@@ -24,7 +24,7 @@ MB = 1024 * 1024
 
 
 def made(size: int, seed: int) -> bytes:
-    return random.Random(seed).randbytes(size)  # noqa: S311 - bytes that can be made again
+    return random.Random(seed).randbytes(size)
 
 
 def picture(data: bytes, key: str) -> dict[str, Any]:
