@@ -66,7 +66,7 @@ async def coroutine(run: RunContext) -> None:
     await run.dispatch_tool_calls(pay, decide, other=refund)
     run.once("u", pay, 7)  # E: unused-coroutine
     await run.once("w", pay, "x")  # E: call-overload
-    await run.once("w2", pay, 7, note=7)  # E: call-overload
+    await run.once("w2", pay, 7, note=7)  # E: arg-type
     run.interrupt("n2", response_schema=int).upper()  # E: attr-defined
     run.flush()  # E: unused-coroutine
     run.nothing()  # E: attr-defined
