@@ -187,7 +187,7 @@ class MessageBlock(Block):
 
         Args:
             index: what tells the calls of this message apart.
-            id: the provider's id; default: one of ours.
+            id: the provider's id; where it is missing, or names another call already, the call gets one of ours.
             name: the tool; the first piece of an index must have it.
             args: the next piece of the arguments' text.
         """
@@ -282,11 +282,13 @@ class MessageBlock(Block):
         if self._skip:
             return READY
         call = self._by_index.get(index)
-        if call is None or (name and id and id != call.id):  # some providers count every call as the first
+        if call is None or (name and id and id != call.given):  # some providers count every call as the first
             if not name:
                 raise ValueError(f"The first piece of the tool call {index!r} must have its name.")
             self._end_reasoning()
-            call = self._by_index[index] = _StreamedCall(id or uuid4().hex, name)
+            # Some providers count calls anew in every answer; an id names one call of the thread.
+            free = id is not None and self._sink.call_of(id) is None
+            call = self._by_index[index] = _StreamedCall(id if id and free else uuid4().hex, name, id)
             self._calls.append(call)
             start = {"type": "TOOL_CALL_START", "toolCallId": call.id, "toolCallName": name, "parentMessageId": self.id}
             done = self._sink.send(start)
@@ -312,9 +314,10 @@ class MessageBlock(Block):
 
 
 class _StreamedCall:
-    __slots__ = ("handle", "id", "name")
+    __slots__ = ("given", "handle", "id", "name")
 
-    def __init__(self, id: str, name: str) -> None:
+    def __init__(self, id: str, name: str, given: str | None) -> None:
         self.id = id
+        self.given = given  # the provider's id
         self.name = name
         self.handle: Any = None

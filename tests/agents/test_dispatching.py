@@ -280,3 +280,22 @@ async def test_a_cancel_in_a_tool_ends_the_run():
     assert result.outcome == "cancelled"
     assert list(results(result).values()) == ["The tool was cancelled."]
     assert done == []
+
+
+async def test_ids_that_a_provider_uses_again_name_other_calls():
+    async def agent(run: RunContext) -> None:
+        for n in (1, 2, 3):
+            await run.dispatch_tool_calls(find, close)
+            async with run.message() as m:
+                if n < 3:
+                    for index in (0, 1):
+                        # the id and the name with every piece, as some do
+                        m.tool_call_delta(index, id="call_0", name="find", args='{"order_id": ')
+                        m.tool_call_delta(index, id="call_0", name="find", args=f"{n}{index}}}")
+
+    first = await run(agent)
+    assert done == [("find", 10), ("find", 11), ("find", 20), ("find", 21)]
+    assert len(results(first)) == 4
+    done.clear()
+    await first.say("and again")
+    assert len(done) == 4
