@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from asyncio import get_running_loop, iscoroutinefunction
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any, ClassVar, NoReturn, TypeVar
 
 from django.db.models import Model, QuerySet
@@ -20,7 +20,7 @@ from rest_framework.views import APIView
 
 from agui_django.access import get_policy
 from agui_django.api.answers import json_answer
-from agui_django.api.filters import Filters
+from agui_django.api.filters import Filters, Id
 from agui_django.api.pagination import Orders, known_only, paginate
 from agui_django.api.schema import Schema
 from agui_django.api.serializers import Shape
@@ -132,7 +132,7 @@ class ApiView(APIView):
         self.request.user = caller.user
         self.check_permissions(self.request)
         self.check_throttles(self.request)
-        known_only(request.GET, self.parameters())
+        known_only(request.GET, self.parameters(), self.texts())
         if self._refused is not None:
             raise self._refused
 
@@ -160,6 +160,11 @@ class ApiView(APIView):
     def parameters(self) -> tuple[str, ...]:
         """The names of the query parameters that this request may have."""
         return self.query if self.request.method in SAFE_METHODS else ()
+
+    def texts(self) -> Container[str]:
+        """Those of them that are texts, and may be empty."""
+        filters: type[Filters] | None = getattr(self, "filters", None)
+        return {"search", *(name for name, each in filters.base_filters.items() if type(each) is Id)} if filters else ()
 
     # ---- parts -------------------------------------------------------------------------------------------------------
 

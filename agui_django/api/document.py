@@ -77,7 +77,8 @@ def with_streams(result: dict[str, Any], **_: Any) -> dict[str, Any]:
 
 
 def _stream(text: str) -> dict[str, Any]:
-    return {"description": text, "content": {"text/event-stream": {"schema": {"type": "string"}}}}
+    schema = {"description": "Server-sent events; the `data` of each is an event of the protocol, as JSON."}
+    return {"description": text, "content": {"text/event-stream": {"schema": schema}}}
 
 
 def _operation(name: str, text: str, **members: Any) -> dict[str, Any]:

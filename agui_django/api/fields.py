@@ -33,12 +33,12 @@ class WireObjectOrNull(Wire):
     """The same, where it may be missing."""
 
 
-@extend_schema_field({"type": ["integer", "string", "null"]})
+@extend_schema_field({"type": ["integer", "string"]})
 class Key(serializers.Field[Any, Any, Any, Any]):
     """A user's key, of whatever type the site's are."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(read_only=True, allow_null=True, **options)
+        super().__init__(**{"read_only": True, "allow_null": True, **options})
 
     def to_representation(self, value: Any) -> Any:
         """A number as it is, anything else as text."""
@@ -97,7 +97,7 @@ class Json(serializers.Field[Any, Any, Any, Any]):
         return data
 
 
-@extend_schema_field({"type": ["object", "null"], "additionalProperties": True})
+@extend_schema_field({"type": "object", "additionalProperties": True})
 class Members(serializers.Field[Any, Any, Any, Any]):
     """A JSON object, as it is."""
 

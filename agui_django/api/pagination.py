@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 from typing import Any, Generic, TypeVar
@@ -162,12 +162,20 @@ def _read(cursor: str, order: str, model: type[Model], column: str) -> tuple[boo
     return bool(backwards), value, key
 
 
-def known_only(query: QueryDict, known: Sequence[str]) -> None:
-    """Refuse a query that says what nobody reads: a misspelt filter would show everything.
+def known_only(query: QueryDict, known: Sequence[str], texts: Container[str]) -> None:
+    """Refuse a query that says what nobody reads: a misspelt filter, or an empty one, would show everything.
+
+    Args:
+        query: what was sent.
+        known: what can be said.
+        texts: those of them that may be empty.
 
     Raises:
         InvalidInput: naming what can be said.
     """
+    if empty := [name for name in known if name not in texts and "" in query.getlist(name)]:
+        fields = [{"path": name, "message": "must not be empty"} for name in empty]
+        raise InvalidInput("The query is malformed.", fields=fields)
     if any(name not in known for name in query):
         message = f"takes only {', '.join(sorted(known))}" if known else "takes no parameters"
         raise InvalidInput("The query is malformed.", fields=[{"path": "", "message": message}])

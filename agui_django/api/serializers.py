@@ -252,7 +252,7 @@ class UsageGroupShape(UsageShape):
 
     day = serializers.DateField(required=False)
     agent = serializers.CharField(required=False)
-    user = Key(required=False)
+    user = Key(read_only=False, required=False)
 
 
 class UsageReportShape(Shape):

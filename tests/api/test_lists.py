@@ -269,7 +269,7 @@ def test_filters_of_threads(api: Client, ada: Any) -> None:
     assert found("createdAfter=2026-03-04T12:00:00Z") == {"asked", "expired", "busy"}
     assert found("createdBefore=2026-03-02") == {"plain"}
     assert found("updatedBefore=2026-03-03T00:00:00%2B01:00") == {"plain"}
-    assert found("archived=") == everything
+    assert found("agent=") == everything
 
 
 def test_filters_of_runs(api: Client, ada: Any) -> None:
@@ -348,6 +348,9 @@ def test_search(api: Client, ada: Any, bob: Any, staff: Any) -> None:
     [
         ("threads?archived=maybe", "archived"),
         ("threads?archived=True", "archived"),
+        ("threads?archived=", "archived"),
+        ("threads?limit=", "limit"),
+        ("usage?until=", "until"),
         ("threads?owner=x", "owner"),
         ("threads?createdAfter=yesterday", "createdAfter"),
         ("threads?createdAfter=0001-01-01T00:00:00%2B14:00", "createdAfter"),
