@@ -33,6 +33,8 @@ def execute(connection: BaseDatabaseWrapper, statement: str, params: Sequence[An
     if driver is None or driver is not connection.connection or connection.queries_logged:
         cursor = connection.cursor()
         if not connection.queries_logged:
+            if connection.vendor == "postgresql":
+                cursor = _binding(connection, cursor)
             _cursors[connection] = connection.connection, cursor
     if connection.queries_logged or connection.execute_wrappers:
         cursor.execute(statement, params)
@@ -44,6 +46,24 @@ def execute(connection: BaseDatabaseWrapper, statement: str, params: Sequence[An
         else:
             cursor.cursor.execute(statement, params)
     return cursor
+
+
+def _binding(connection: BaseDatabaseWrapper, cursor: Any) -> Any:
+    """A cursor whose parameters travel beside the statement: Django's writes them into it, in Python and slowly.
+
+    Nothing is prepared beyond one execution unless the site's ``prepare_threshold`` says so: a pooler may be between.
+    """
+    try:
+        from psycopg import ClientCursor, Cursor, postgres, pq
+    except ImportError:  # the older driver
+        return cursor
+    if not isinstance(cursor.cursor, ClientCursor):  # the site has asked for the same
+        return cursor
+    driver: Any = connection.connection
+    loader: Any = driver.adapters.get_loader(postgres.types["timestamptz"].oid, pq.Format.TEXT)
+    if loader.timezone != connection.timezone:  # moments would be read in another time zone
+        return cursor
+    return connection.make_cursor(Cursor(driver))
 
 
 @cache
