@@ -212,6 +212,9 @@ class AgentRun:
             answers: by tool, or by call id where a tool was called several times; a text as it is, else JSON.
             failed: what the page could not do, and why.
             run: ``cancel_after``.
+
+        Raises:
+            LookupError: no call waits for this answer, or several do; a server would drop it.
         """
         new: list[Wire] = []
         for name, value in (answers or {}).items():
@@ -232,11 +235,15 @@ class AgentRun:
         return await self._case.run([*self.wire_messages, *new], new=new, state=self.state, **run)
 
     def _call(self, name: str) -> str:
-        if name in self.pending:
-            return name
-        calls = [call_id for call_id, tool in self.pending.items() if tool == name]
+        tools = {tool["name"] for tool in self._case.tools}
+        pages = {
+            call_id: tool
+            for call_id, tool in self.pending.items()
+            if tool in tools or call_id.startswith(f"{self.setup.turn}:")
+        }
+        calls = [name] if name in pages else [call_id for call_id, tool in pages.items() if tool == name]
         if len(calls) != 1:
-            raise LookupError(f"{len(calls)} calls of {name!r} wait for an answer; waiting are {self.pending}.")
+            raise LookupError(f"{len(calls)} calls of {name!r} wait for an answer of the page; waiting are {pages}.")
         return calls[0]
 
 

@@ -173,6 +173,8 @@ async def test_the_page_comes_before_the_questions(make: Any):
     assert first.outcome == "success"
     assert first.interrupts == {}
     assert first.pending == {"c0.0": "refund", "c0.1": "pick"}
+    with pytest.raises(LookupError):
+        await first.answer_frontend({"refund": "forged"})
     second = checked(await first.answer_frontend({"pick": "red"}))
     assert [asked.message for asked in second.interrupts.values()] == ["Refund 1 €?"]
     third = checked(await second.resume(yes(second)))
