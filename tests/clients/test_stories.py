@@ -207,6 +207,71 @@ def test_activity(story: Story) -> None:
     story.assert_client_equals_store(step)
 
 
+def untagged(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages as a client holds them that knows no subagents."""
+    return [{name: value for name, value in message.items() if name != "subagentRunId"} for message in messages]
+
+
+def test_subagents(story: Story) -> None:
+    seen = story.run("team", {"add": [user("go")]})
+    [step] = seen["steps"]
+    assert step["error"] is None
+    assert all("producer speaks protocol" in warning for warning in seen["warnings"])
+    stored = story.stored()
+    assert step["state"] == stored["state"]
+    assert step["state"]["document"] in ("by a", "by b", "by c")
+    said = [
+        message["content"] for message in step["messages"] if message["role"] == "assistant" and "content" in message
+    ]
+    assert sorted(said) == [
+        "Four minutes.", "It goes on.", "Oh", "a is checked.", "a0 a1 a2 a3 a4 ", "b is checked.", "b0 b1 b2 b3 b4 ",
+        "c is checked.", "c0 c1 c2 c3 c4 ",
+    ]  # fmt: skip
+    if story.legacy:
+        assert step["messages"] == untagged(stored["messages"])
+        assert not any(kind.startswith(("SUBAGENT", "STEP")) for kind in types(step))
+        assert "subagentRunId" not in str(step["events"])
+        return
+    assert step["messages"] == stored["messages"]
+    assert types(step).count("SUBAGENT_STARTED") == 8
+    assert types(step).count("SUBAGENT_FINISHED") == 7
+    assert [event["message"] for event in step["events"] if event["type"] == "SUBAGENT_ERROR"] == [
+        "The subagent failed."
+    ]
+    owners = {str(message.get("content")): message.get("subagentRunId", "") for message in step["messages"]}
+    assert owners["a0 a1 a2 a3 a4 "].endswith(":a")
+    assert owners["a is checked."].endswith("/check")
+    assert owners["It goes on."] == ""
+
+
+def test_a_subagents_question(story: Story) -> None:
+    first, second = story.run(
+        "desk", {"add": [user("when was it?")]}, {"resume": {"status": "resolved", "payload": 1869}}
+    )["steps"]  # fmt: skip
+    assert first["error"] is None and second["error"] is None
+    said = [message["content"] for message in second["messages"][1:]]
+    assert said == ["Looking up the year.", "Found it in 1869.", "The researcher is done."]
+    stored = story.stored()
+    assert [run["status"] for run in stored["runs"]] == ["interrupted", "finished"]
+    if story.legacy:
+        assert "subagentRunId" not in str(first["events"]) + str(second["events"])
+        assert second["messages"] == untagged(stored["messages"])
+        return
+    assert second["messages"] == stored["messages"]
+    started = [
+        event["subagentRunId"]
+        for step in (first, second)
+        for event in step["events"]
+        if event["type"] == "SUBAGENT_STARTED"
+    ]
+    assert len(started) == 2 and started[0] == started[1]
+    [question] = first["pendingInterrupts"]
+    assert question["subagentRunId"] == started[0]
+    assert next(e for e in first["events"] if e["type"] == "SUBAGENT_FINISHED")["outcome"] == {
+        "type": "suspended", "interruptIds": [question["id"]],
+    }  # fmt: skip
+
+
 def test_interrupt_and_resume(story: Story) -> None:
     first, second = story.run(
         "trip",

@@ -24,6 +24,8 @@ SAID = {
     "blocks": "go",
     "paint": "go",
     "trip": "go",
+    "desk": "go",
+    "team": "go",
 }
 
 

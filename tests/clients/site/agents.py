@@ -73,3 +73,50 @@ async def gated(run: RunContext) -> AsyncIterator[dict[str, Any]]:
 async def release(run: RunContext) -> None:
     """Lets the run of the named thread go on."""
     _gates[run.text].set()
+
+
+@agent("desk")
+async def desk(run: RunContext) -> None:
+    """Delegates to somebody who has a question."""
+    async with run.subagent("researcher", description="looks things up", text="the year", key="r") as sub:
+        await sub.say(f"Looking up {sub.text}.", key="looking")
+        await sub.say(f"Found it in {sub.interrupt('year', message='Which year?', response_schema=int)}.")
+    await run.say("The researcher is done.")
+
+
+@agent("team")
+async def team(run: RunContext) -> None:
+    """Subagents at once, one inside of another, one that executes a call and one that fails; a predicted document."""
+    run.predict_state("document", tool="write_document", argument="text", every=0)
+
+    async def work(name: str) -> None:
+        async with run.subagent(name, text=f"task of {name}", key=name) as sub, sub.step(f"work of {name}"):
+            progress = sub.activity("progress", {"done": 0, "of": name}, key="progress")
+            async with sub.message() as message:
+                await message.reasoning(f"I am {name}.")
+                for number in range(5):
+                    await message.write(f"{name}{number} ")
+                    progress["done"] = number
+                    await asyncio.sleep(0)
+                await message.tool_call_delta(0, name="write_document", args='{"text": "')
+                for piece in ("by ", name, '"}'):
+                    await message.tool_call_delta(0, args=piece)
+                    await asyncio.sleep(0)
+            await message.tool_calls[0].result("written")
+            sub.state["last"] = name
+            async with sub.subagent("checker", key="check") as inner:
+                await inner.say(f"{name} is checked.")
+
+    async with asyncio.TaskGroup() as group:
+        for name in ("a", "b", "c"):
+            group.create_task(work(name))
+    call = run.tool_call("ask_expert", {"about": "tea"})
+    async with call, run.subagent("expert", text="tea", call=call) as sub:
+        await sub.say("Four minutes.")
+        await call.result("Four minutes.")
+    try:
+        async with run.subagent("clumsy") as sub, sub.message() as message:
+            await message.write("Oh")
+            raise ValueError("secret")
+    except ValueError:
+        await run.say("It goes on.")
