@@ -182,6 +182,69 @@ const SCENARIOS = {
     return { thread: approved, declined: await thread(page) };
   },
 
+  // An approval in two tabs: whoever answers, and from wherever, both see it asked, answered and gone on with.
+  async approval(page) {
+    const second = await page.context().newPage();
+    second.setDefaultTimeout(30_000);
+    const tabs = [page, second];
+    const form = (tab) => tab.locator(".questions");
+    const asked = async (text) => {
+      await say(page, text === "My teapot" ? "refund" : null, text);
+      await form(page).waitFor();
+      if (second.url() === "about:blank") await second.goto(page.url());
+      await form(second).waitFor();
+    };
+    const told = async (text) => {
+      for (const tab of tabs) {
+        await tab.getByText(text).last().waitFor();
+        await idle(tab);
+        assert.equal(await form(tab).count(), 0);
+        assert.equal(await tab.locator("#prompt").isDisabled(), false);
+      }
+      assert.deepEqual(await answers(page), await answers(second));
+    };
+    const fill = async (tab, amount) => {
+      await tab.getByLabel("Approve the refund").check();
+      await tab.getByLabel("Amount in €").fill(amount);
+    };
+    const send = (tab) => tab.getByRole("button", { name: "Send answer" }).click();
+
+    await asked("My teapot");
+    await fill(page, "21");
+    await send(page);
+    await told("Refunded 21 € (damaged).");
+    await asked("My cup");
+    await fill(second, "22");
+    await send(second);
+    await told("Refunded 22 € (damaged).");
+
+    // Neither page: the site answers, while one of them is being filled in.
+    await asked("My plate");
+    await second.getByLabel("Amount in €").fill("1");
+    const answered = await page.evaluate(async (threadId) => {
+      const headers = { "Content-Type": "application/json", "X-CSRFToken": document.body.dataset.csrf };
+      const api = (path, options) => fetch(`/api/agui/${path}`, { headers, ...options }).then((response) => response.json());
+      const { results } = await api(`interrupts?status=open&threadId=${threadId}`);
+      const body = JSON.stringify({ payload: { approved: true, amount: 23, reason: "late" } });
+      return { open: results.length, ...(await api(`interrupts/${results[0].id}/answer`, { method: "POST", body })) };
+    }, await thread(page));
+    assert.equal(answered.open, 1);
+    assert.equal(answered.complete, true);
+    await told("Refunded 23 € (late).");
+
+    // Both at once: one of them is heard, and both go on.
+    await asked("My bowl");
+    await fill(page, "24");
+    await fill(second, "24");
+    const buttons = await Promise.all(tabs.map((tab) => tab.locator(".questions button.primary").elementHandle()));
+    await Promise.all(buttons.map((button) => button.evaluate((node) => node.click())));
+    await told("Refunded 24 € (damaged).");
+    await page.reload();
+    await page.getByText("Refunded 24 €").waitFor();
+    assert.deepEqual(await answers(page), await answers(second));
+    return { thread: await thread(page), answers: await answers(page) };
+  },
+
   async stop(page) {
     await ask(page, "slow", "Go");
     await page.getByText("Line 2 of 60.").waitFor();

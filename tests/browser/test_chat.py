@@ -100,6 +100,16 @@ def test_interrupt_is_answered(server: ServerProcess, drive: Drive) -> None:
     assert stored_texts(approved, "assistant") == ["Let me look at that order.", "Refunded 25 € (late)."]
 
 
+def test_approval_in_two_tabs(server: ServerProcess, drive: Drive) -> None:
+    shown = drive("approval")
+    thread = server.stored(shown["thread"])
+    assert [run["status"] for run in thread["runs"]] == ["interrupted", "finished"] * 4
+    assert [interrupt["payload"]["amount"] for interrupt in thread["interrupts"]] == [21, 22, 23, 24]
+    assert [text for text in stored_texts(thread, "assistant") if text.startswith("Refunded")] == [
+        "Refunded 21 € (damaged).", "Refunded 22 € (damaged).", "Refunded 23 € (late).", "Refunded 24 € (damaged).",
+    ]  # fmt: skip
+
+
 def test_stop(server: ServerProcess, drive: Drive) -> None:
     shown = drive("stop")
     thread = server.stored(shown["thread"])
