@@ -84,7 +84,7 @@ class Thread(models.Model):
             models.UniqueConstraint(fields=["scope", "thread_id"], name="agui_thread_scope_id"),
         ]
         indexes: ClassVar = [
-            models.Index(fields=["owner", "-updated_at"], name="agui_thread_owner"),
+            models.Index(fields=["scope", "-updated_at"], name="agui_thread_scope"),
             models.Index(fields=["-updated_at"], name="agui_thread_updated"),
             models.Index(fields=["forked_from"], name="agui_thread_forked", condition=Q(forked_from__isnull=False)),
         ]
@@ -437,6 +437,7 @@ class Interrupt(models.Model):
                 condition=Q(status="open", expires_at__isnull=False),
             ),
             models.Index(fields=["status", "created_at"], name="agui_interrupt_inbox"),
+            models.Index(fields=["-created_at"], name="agui_interrupt_created"),
         ]
 
     def __str__(self) -> str:
