@@ -209,7 +209,7 @@ async def measure(options: argparse.Namespace) -> None:
     kind = os.environ["AGUI_BENCH_API"]
     print(f"\n## {kind}: {options.threads} threads of {options.messages} messages", end="")
     print(
-        f" (seeded in {time.perf_counter() - begun:.0f} s)\n\n| list | owner, ms (CPU of this process) | staff |\n|---|---|---|",
+        f" (seeded in {time.perf_counter() - begun:.0f} s)\n\n| list | owner, ms (CPU here) | staff |\n|---|---|---|",
         flush=True,
     )
     seen: list[tuple[str, Any]] = []

@@ -118,6 +118,11 @@ class Whole(django_filters.Filter):  # type: ignore[misc]
     field_class = _WholeField
 
 
+@extend_schema_field({"type": "string", "format": "uuid"})
+class Address(django_filters.UUIDFilter):  # type: ignore[misc]
+    """A run's address."""
+
+
 class Several(django_filters.BaseInFilter, django_filters.ChoiceFilter):  # type: ignore[misc]
     """One or several of the choices, separated by commas."""
 
@@ -196,8 +201,8 @@ class MessageFilters(Filters):
 
     role = Id(field_name="role")
     messageId = Id(field_name="message_id")
-    run = django_filters.UUIDFilter(field_name="run_id", help_text="The run that brought or made them.")
-    supersededBy = django_filters.UUIDFilter(
+    run = Address(field_name="run_id", help_text="The run that brought or made them.")
+    supersededBy = Address(
         field_name="superseded_by_id", help_text="The run that took them out of play; with superseded=true."
     )
     createdAfter = Moment(field_name="created_at", lookup_expr="gte")
@@ -217,7 +222,7 @@ class RunFilters(Filters):
     errorReference = Id(field_name="error_reference")
     hasError = Flag(method="by_error", help_text="Whether it failed.")
     hasOpenInterrupts = Flag(method="by_waiting", help_text="Whether a question of it waits for an answer.")
-    resumedRun = django_filters.UUIDFilter(field_name="resumed_run_id", help_text="The run whose questions it answers.")
+    resumedRun = Address(field_name="resumed_run_id", help_text="The run whose questions it answers.")
     createdAfter = Moment(field_name="created_at", lookup_expr="gte")
     createdBefore = Moment(field_name="created_at", lookup_expr="lt")
 
@@ -235,7 +240,7 @@ class VersionFilters(Filters):
     """Of versions of a state."""
 
     origin = _several("origin", StateVersion.Origin, "Who made it.")
-    run = django_filters.UUIDFilter(field_name="run_id")
+    run = Address(field_name="run_id")
     createdAfter = Moment(field_name="created_at", lookup_expr="gte")
     createdBefore = Moment(field_name="created_at", lookup_expr="lt")
 
@@ -248,7 +253,7 @@ class InterruptFilters(Filters):
     agent = Id(field_name="run__agent")
     thread = Whole(field_name="thread_id", help_text="The thread's key in this API.")
     threadId = Id(field_name="thread__thread_id", help_text="The client's id of the thread.")
-    run = django_filters.UUIDFilter(field_name="run_id")
+    run = Address(field_name="run_id")
     reason = Id(field_name="reason")
     answeredBy = User(field_name="answered_by_id", help_text="The key of the user who closed it.")
     createdAfter = Moment(field_name="created_at", lookup_expr="gte")
@@ -273,7 +278,9 @@ class UsageFilters(Filters):
 class FeedbackFilters(Filters):
     """Of feedback."""
 
-    rating = django_filters.ChoiceFilter(choices=[(str(each), each) for each in Feedback.Rating.values])
+    rating = extend_schema_field({"type": "integer", "enum": Feedback.Rating.values})(
+        django_filters.ChoiceFilter(choices=[(str(each), each) for each in Feedback.Rating.values])
+    )
     user = User(field_name="user_id", help_text="The key of the user whose it is.")
     thread = Whole(field_name="thread_id", help_text="The thread's key in this API.")
     createdAfter = Moment(field_name="created_at", lookup_expr="gte")

@@ -51,7 +51,7 @@ class Schema(AutoSchema):
             found.append(
                 OpenApiParameter(
                     name,
-                    getattr(each, "_spectacular_annotation", {}).get("field", _UUID),
+                    each._spectacular_annotation["field"],
                     description=str(each.extra.get("help_text", "")),
                     style="form" if getattr(each, "base_field_class", None) else None,
                     explode=False if getattr(each, "base_field_class", None) else None,
@@ -65,9 +65,6 @@ class Schema(AutoSchema):
             told: Any = self._get_response_for_code
             bodies["4XX"] = bodies["5XX"] = told(ErrorShape, "4XX", ["application/json"])
         return bodies
-
-
-_UUID = {"type": "string", "format": "uuid"}
 
 
 def operation(**told: Any) -> Callable[[H], H]:

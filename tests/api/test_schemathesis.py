@@ -16,7 +16,7 @@ from tests.servers import ServerProcess
 ADA = {"Authorization": "Token demo-ada"}
 
 #: Examples per address; the coverage phase makes its own beside them.
-EXAMPLES = 8
+EXAMPLES = 5
 
 
 def post(server: ServerProcess, path: str, body: Any) -> None:
@@ -48,7 +48,7 @@ def test_the_api_keeps_what_it_promises(tmp_path: Path) -> None:
             [
                 Path(sys.executable).with_name("st"), "run", "openapi.json", "--url", server.base_url,
                 "--header", "Authorization:Token demo-ada", "--max-examples", str(EXAMPLES), "--seed", "1",
-                "--phases", "examples,coverage,fuzzing", "--checks", "all", "--no-color", "--request-timeout", "60",
+                "--phases", "coverage,fuzzing", "--workers", "2", "--checks", "all", "--no-color", "--request-timeout", "60",
                 # A patch that fits the document need not fit the state, nor an answer its question.
                 "--exclude-checks", "positive_data_acceptance", "--suppress-health-check", "all",
             ],
