@@ -203,7 +203,7 @@ async def test_the_last_watcher_leaves(headers: Any, body: Callable[..., bytes],
 
 async def test_a_page_that_is_loaded_again(headers: Any, body: Callable[..., bytes], gate: Gate) -> None:
     same = body()
-    with override_agent("gate", gate, on_disconnect="cancel", disconnect_grace=1.0):
+    with override_agent("gate", gate, on_disconnect="cancel", disconnect_grace=4.0):
         async with Exchange("POST", "/agui/agents/gate", same, headers) as first:
             await first.events(3)
             location = first.headers["content-location"]
@@ -214,7 +214,7 @@ async def test_a_page_that_is_loaded_again(headers: Any, body: Callable[..., byt
         ):
             async with Exchange(method, path, content, headers) as again:
                 await again.until(lambda again=again: b"".join(again.chunks).count(b"data:") > 1)  # type: ignore[misc]
-                await asyncio.sleep(1.2)
+                await asyncio.sleep(4.2)
                 assert (await the_run()).status == "running"
         gate.opened.set()
         await supervisor.settle()
