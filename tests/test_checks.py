@@ -29,6 +29,9 @@ def found() -> Found:
     return look
 
 
+FILES = {"BACKEND": "django.core.files.storage.FileSystemStorage"}
+
+
 def test_the_demo_site_is_clean(found: Found) -> None:
     assert found() == []
 
@@ -56,6 +59,11 @@ def test_unknown_key_names_the_near_one(settings: Any) -> None:
         ("MAX_BODY", 1.5, "a whole number"),
         ("MAX_BODY", True, "a whole number"),
         ("MAX_RUNS", 0, "at least 1"),
+        ("ATTACHMENT_INLINE", -1, "at least 0"),
+        ("ATTACHMENT_SIZE", 0, "at least 1"),
+        ("ATTACHMENT_TYPES", "image/*", "a list of strings"),
+        ("ATTACHMENT_STORAGE", None, "a string"),
+        ("ATTACHMENT_URL", 1, "a string or None"),
         ("CLIENT_ROLES", "user", "a list of strings"),
         ("CLIENT_ROLES", [1], "a list of strings"),
         ("AGENTS_MODULE", None, "a string"),
@@ -65,6 +73,27 @@ def test_bad_values(key: str, value: Any, wanted: str, settings: Any) -> None:
     settings.AGUI_DJANGO = {key: value}
     [message] = checks.check_settings()
     assert (message.id, message.msg) == ("agui_django.E003", f"AGUI_DJANGO[{key!r}] must be {wanted}.")
+
+
+@pytest.mark.parametrize(
+    ("storages", "alias", "problem", "deployed"),
+    [
+        ({"default": FILES}, None, None, "agui_django.W005"),
+        ({"default": FILES}, "files", "agui_django.E011", None),
+        ({"default": FILES, "files": {**FILES, "OPTIONS": {"location": "/srv/x"}}}, "files", None, None),
+        ({"default": FILES, "files": {"BACKEND": "some.S3"}}, "files", None, None),
+        ({"default": FILES, "files": FILES}, "files", None, "agui_django.W005"),
+    ],
+)
+def test_the_storage_of_files(
+    storages: Any, alias: str | None, problem: str | None, deployed: str | None, settings: Any
+) -> None:
+    settings.STORAGES = {**storages, "staticfiles": settings.STORAGES["staticfiles"]}
+    settings.AGUI_DJANGO = {} if alias is None else {"ATTACHMENT_STORAGE": alias}
+    assert [message.id for message in checks.check_storage()] == ([problem] if problem else [])
+    assert [message.id for message in checks.check_storage_place()] == ([deployed] if deployed else [])
+    settings.MEDIA_ROOT = "/srv/media"
+    assert checks.check_storage_place() == []
 
 
 def test_a_bad_value_is_not_shown(settings: Any) -> None:
