@@ -80,7 +80,7 @@ class Sight:
         found = Thread.objects.using(database_alias()).filter(pk=pk).first()
         if found is None or not (self.owns(found) or self.beyond("view", *(models or (Thread,)))):
             raise NotFound
-        if self.hides and self.owns(found) and found.pk in self._hidden([found.pk]):
+        if self.hides and self.owns(found) and self._hidden([found.pk]):
             raise NotFound
         return found
 
@@ -94,13 +94,15 @@ class Sight:
         return found
 
     def one(self, rows: QuerySet[M], pk: Any) -> M:
-        """A row that belongs to a run.
+        """A row that belongs to a thread, and perhaps to a run.
 
         Raises:
             NotFound: there is none, or it is somebody else's.
         """
         found: Any = rows.filter(pk=pk).select_related("thread", "run").first()
         if found is None or (found.run is not None and not self.shows(found.run, found.thread)):
+            raise NotFound
+        if self.hides and self.owns(found.thread) and self._hidden([found.thread_id]):
             raise NotFound
         row: M = found
         return row

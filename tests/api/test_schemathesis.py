@@ -48,7 +48,8 @@ def test_the_api_keeps_what_it_promises(tmp_path: Path) -> None:
             [
                 Path(sys.executable).with_name("st"), "run", "openapi.json", "--url", server.base_url,
                 "--header", "Authorization:Token demo-ada", "--max-examples", str(EXAMPLES), "--seed", "1",
-                "--phases", "coverage,fuzzing", "--workers", "2", "--checks", "all", "--no-color", "--request-timeout", "60",
+                "--phases", "coverage,fuzzing", "--workers", "2", "--checks", "all", "--no-color",
+                "--request-timeout", "60",
                 # A patch that fits the document need not fit the state, nor an answer its question.
                 "--exclude-checks", "positive_data_acceptance", "--suppress-health-check", "all",
             ],
