@@ -10,7 +10,7 @@ import secrets
 from typing import Any
 
 from agui_django.agents.asking import plain
-from agui_django.agents.subagents import CANCELLED, FAILED
+from agui_django.agents.lanes import CANCELLED, FAILED
 from agui_django.protocol.errors import NotJson, ProtocolViolation
 from agui_django.runs.endings import Ending, Happened, decide
 from agui_django.runs.session import RunSession

@@ -134,6 +134,30 @@ async def test_an_error_of_an_agent_that_thinks_it_is_alone():
     assert "secret" not in str(result.wire)
 
 
+async def test_a_question_of_an_agent_that_thinks_it_is_alone():
+    async def agent(run: RunContext) -> None:
+        async with run.subagent("other", key="o") as sub:
+            if sub.answers:
+                await sub.say(sub.answers["native"].value)
+                return
+            outcome = {"type": "interrupt", "interrupts": [{"id": "native", "reason": "input_required"}]}
+            await sub.emit({"type": "RUN_FINISHED", "threadId": "x", "runId": "y", "outcome": outcome, "result": None})
+
+    first = await run(agent)
+    assert list(first.interrupts) == ["o/native"]
+    assert ends(first) == [("SUBAGENT_FINISHED", "o", {"type": "suspended", "interruptIds": ["native"]})]
+    assert (await first.resume({"o/native": "yes"})).said == ["yes"]
+
+
+async def test_malformed_run_events_of_others_are_refused():
+    async def agent(run: RunContext) -> None:
+        async with run.subagent("other") as sub:
+            await sub.emit({"type": "RUN_FINISHED", "threadId": "x", "runId": "y", "outcome": {"type": "interrupt"}})
+
+    result = await run(agent)
+    assert result.error is not None and result.error["code"] == "agent_protocol_error"
+
+
 async def test_concurrent_subagents_keep_to_their_lanes():
     async def work(run: RunContext, name: str) -> None:
         async with run.subagent(name, key=name) as sub, sub.message(id=f"m-{name}") as m:
