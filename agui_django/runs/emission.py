@@ -387,6 +387,8 @@ class Emission:
             self.settle()
             if self.closed or normaliser.own_terminal or normaliser.violation or normaliser.refusal:
                 return None
+            if document.pending or document.in_block:  # a thread has yet to say so
+                return False
             now = document.plain()
             wanted = edit.on(now)
             changed = document.external(_steps(edit, now, wanted)) or []

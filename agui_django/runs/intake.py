@@ -7,6 +7,7 @@ or will be; where the process dies before, the rows have it.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -16,6 +17,8 @@ from agui_django.runs.ledger import Ledger
 
 if TYPE_CHECKING:
     from agui_django.runs.driver import RunControl
+
+logger = logging.getLogger("agui_django.runs")
 
 #: Seconds until an edit that met a block of the agent's is tried again.
 PAUSE = 0.01
@@ -39,6 +42,12 @@ class Intake:
             self._task = supervisor.start(self._take(), name=f"agui edits {self._run}", service=True)
 
     async def _take(self) -> None:
+        try:
+            await self._take_all()
+        except Exception:
+            logger.exception("Run %s could not take edits in; they are made at its end", self._run)
+
+    async def _take_all(self) -> None:
         while self._version > self._ledger.version:
             pool, ledger = get_pool(), self._ledger
             edits = await pool.read(merging.pending, database_alias(), ledger.thread, ledger.version)

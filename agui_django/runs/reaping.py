@@ -115,6 +115,7 @@ def _closing(alias: str, thread: Thread, run: Run, why: str) -> tuple[Closing, L
     for event in ending:
         reducer.apply(event)
     changed = set(reducer.touched)
+    acted = [event for event in events if event["type"] not in SILENT and not marked(event)]
     closing = Closing(
         status="failed",
         terminal=ending[-1],
@@ -124,9 +125,9 @@ def _closing(alias: str, thread: Thread, run: Run, why: str) -> tuple[Closing, L
         state_changed=ledger.version != version or not json_equal(reducer.state, state),
         tool_calls=sum(event["type"] == "TOOL_CALL_START" for event in events),
         failure=failure,
-        spent=any(event["type"] not in SILENT for event in events) or has_claimed(alias, run),
+        spent=bool(acted) or has_claimed(alias, run),
         duration_ms=_span(events[:1], events[-1:]),
-        first_event_ms=_span(events[:1], [event for event in events if event["type"] not in SILENT][:1]) or None,
+        first_event_ms=_span(events[:1], acted[:1]) or None,
     )
     texts = [encode(event) for event in ending]
     plain = not any(map(needs_downgrade, ending))

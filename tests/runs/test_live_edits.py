@@ -26,7 +26,7 @@ from agui_django.runs.requests import AgentPolicy
 from agui_django.runs.start import astart_run
 from agui_django.runs.store import ThreadStore
 from agui_django.testing import override_agent
-from tests.runs.given import Given, user
+from tests.runs.given import Given, resolved, user
 
 pytestmark = pytest.mark.asyncio
 
@@ -296,6 +296,30 @@ async def test_an_edit_of_a_run_whose_process_died_is_not_lost(ada: Any) -> None
     # The first was in the log: what the agent made of it later stands. The second is made on that.
     assert json.loads(thread.state) == {"a": 5, "b": 7}
     assert thread.state_version == 5 and thread.base_version == 4
+
+
+async def test_an_edit_from_outside_is_no_act_of_the_agent(ada: Any) -> None:
+    """A resume that died before it acted leaves its questions open, edited or not."""
+    given = Given(ada)
+    await get_pool().run(given.asked, {"id": "i"})
+    opened = await get_pool().run(lambda: given.open(messages=[], resume=[resolved("i")]))
+    assert opened.run is not None
+    await get_pool().run(lambda: edit_state(given.thread, merge={"a": 2}))
+    mark = {"metadata": {"agui_django": {"stateVersion": 1}}}
+    delta = {"type": "STATE_DELTA", "delta": [{"op": "add", "path": "/a", "value": 2}], **mark}
+    ids = {"threadId": "t1", "runId": opened.run.run_id}
+
+    def die() -> None:
+        text = "\n".join(map(json.dumps, [{"type": "RUN_STARTED", **ids}, delta]))
+        RunEvents.objects.create(run=opened.run, first_seq=1, last_seq=2, text=text)
+        gone = process_name().split(".")
+        gone[1], gone[2] = "1", "7"
+        Run.objects.filter(pk=opened.run.pk).update(claim=".".join(gone))  # type: ignore[union-attr]
+        assert ThreadStore().reap(opened.run.pk)  # type: ignore[union-attr]
+        assert given.open_ids == ["i"]
+        assert (given.thread.state, given.thread.state_version) == ('{"a":2}', 1)
+
+    await get_pool().run(die)
 
 
 async def test_a_pending_run_takes_in_what_was_edited_before_it_was_claimed(ada: Any) -> None:
