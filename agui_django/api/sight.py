@@ -86,7 +86,8 @@ class Sight:
 
     def run(self, pk: UUID, *models: type[Model]) -> Run:
         """A run, with its thread; as `thread`."""
-        found = Run.objects.using(database_alias()).filter(pk=pk).select_related("thread").first()
+        runs = Run.objects.using(database_alias()).select_related("thread").defer("traceback", "thread__state")
+        found = runs.filter(pk=pk).first()
         if found is None or not (self.owns(found.thread) or self.beyond("view", *(models or (Run,)))):
             raise NotFound
         if not self.shows(found):
@@ -99,7 +100,8 @@ class Sight:
         Raises:
             NotFound: there is none, or it is somebody else's.
         """
-        found: Any = rows.filter(pk=pk).select_related("thread", "run").first()
+        whole = rows.select_related("thread", "run").defer("thread__state", "run__input", "run__traceback")
+        found: Any = whole.filter(pk=pk).first()
         if found is None or (found.run is not None and not self.shows(found.run, found.thread)):
             raise NotFound
         if self.hides and self.owns(found.thread) and self._hidden([found.thread_id]):
