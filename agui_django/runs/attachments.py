@@ -172,15 +172,20 @@ def check_small(run_input: RunInput, new: Iterable[Wire]) -> None:
     Raises:
         AttachmentRefused: with the path of each.
     """
-    places = {id(message): number for number, message in enumerate(run_input.data["messages"])}
     refused = [
-        _field(f"/messages/{places.get(id(message), 0)}/content/{position}/source/mimeType", "is not accepted here")
+        (message["id"], position)
         for message in new
         for position, media_type in inline_types(message)
         if media_type is None or not accepted(media_type)
     ]
     if refused:
-        raise AttachmentRefused(fields=refused)
+        places = {message["id"]: number for number, message in enumerate(run_input.data["messages"])}
+        raise AttachmentRefused(
+            fields=[
+                _field(f"/messages/{places[message]}/content/{position}/source/mimeType", "is not accepted here")
+                for message, position in refused
+            ]
+        )
 
 
 def accepted(media_type: str) -> bool:
