@@ -45,10 +45,14 @@ def _closed_connections() -> Iterator[None]:
 async def agui_runtime(transactional_db: None) -> AsyncIterator[None]:
     """A database the writer's thread may share; afterwards no run, thread or connection is left of the test."""
     yield
+    from asgiref.sync import sync_to_async
+    from django.db import connections
+
     from agui_django.runs import database, supervisor
 
     await supervisor.settle()
     await database.shutdown()
+    await sync_to_async(connections.close_all)()  # of the thread in which the ORM's own ``a`` methods run
 
 
 @pytest.fixture

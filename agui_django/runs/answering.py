@@ -27,6 +27,7 @@ from agui_django.runs.engine import get_engine
 from agui_django.runs.requests import AgentPolicy, Asked, Given, Opened
 from agui_django.runs.setup import Wire
 from agui_django.runs.start import in_background
+from agui_django.runs.stream import follow
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ async def aanswer(
     status: str = "resolved",
     payload: Any = None,
     metadata: Mapping[str, Any] | None = None,
+    wait: bool = False,
 ) -> Answered:
     """Answer a question, or give it up.
 
@@ -64,6 +66,7 @@ async def aanswer(
         status: ``resolved``, or ``cancelled``: the agent is told that there will be no answer.
         payload: the answer, as JSON; with ``cancelled`` there is none.
         metadata: about the answer, no part of it; the agent finds it beside it.
+        wait: return when the run that carries the answer has ended, else as soon as it is stored.
 
     Raises:
         InvalidInput: an argument is malformed; `fields` say which.
@@ -76,18 +79,21 @@ async def aanswer(
         Draining: this process is going away.
     """
     entry = _entry(status, payload, metadata)
-    opened = await _give(Given(interrupt.run_id, entry, interrupt.pk, _known(user)), user)
+    opened = await _give(Given(interrupt.run_id, entry, interrupt.pk, _known(user)), user, wait=wait)
     row = await get_pool().run(_row, interrupt.pk)
     return Answered(row, opened.kind != "kept", None if opened.run is None else opened.run.pk)
 
 
-async def ainterrupts_cancel(run: Run | UUID, *, user: Any, metadata: Mapping[str, Any] | None = None) -> UUID | None:
+async def ainterrupts_cancel(
+    run: Run | UUID, *, user: Any, metadata: Mapping[str, Any] | None = None, wait: bool = False
+) -> UUID | None:
     """Give up all open questions of a run: the agent is called, and each of them raises `Declined` there.
 
     Args:
         run: the run that asked, or its address.
         user: as for `aanswer`.
         metadata: as for `aanswer`; a reason, say.
+        wait: as for `aanswer`.
 
     Returns:
         The run that tells the agent; None where nothing was open, where questions of other runs are, or where the agent
@@ -97,7 +103,7 @@ async def ainterrupts_cancel(run: Run | UUID, *, user: Any, metadata: Mapping[st
         As `aanswer`.
     """
     uuid = run.pk if isinstance(run, Run) else run
-    opened = await _give(Given(uuid, _entry("cancelled", None, metadata), None, _known(user)), user)
+    opened = await _give(Given(uuid, _entry("cancelled", None, metadata), None, _known(user)), user, wait=wait)
     return None if opened.run is None else opened.run.pk
 
 
@@ -108,6 +114,8 @@ async def aseen(interrupt: Interrupt, user: Any) -> None:
 
 def answer(interrupt: Interrupt, **given: Any) -> Answered:
     """The synchronous `aanswer`, for views, commands and the admin; the run is executed by a thread of this process.
+
+    Without ``wait`` the process has to live until the run has ended: a command waits.
 
     Raises:
         TransactionManagementError: called inside a transaction, which the run could not see.
@@ -141,10 +149,13 @@ def open_interrupts(now: datetime | None = None) -> InterruptQuerySet:
 # ---- parts ----------------------------------------------------------------------------------------------------------
 
 
-async def _give(given: Given, user: Any) -> Opened:
+async def _give(given: Given, user: Any, *, wait: bool) -> Opened:
     opened = await get_engine().begin(partial(_asked, given, user)).opened()
     if opened.error is not None:
         raise opened.error
+    if wait and opened.run is not None:
+        async for _ in follow(opened.run.pk):
+            pass
     return opened
 
 

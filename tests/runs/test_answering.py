@@ -215,10 +215,12 @@ def test_from_synchronous_code(asks: Asks, ada: Any) -> None:
     from agui_django.runs.start import start_run
 
     run = start_run("asks", "t", "hi", ada)
-    found = answering.answer(Interrupt.objects.get(run=run), user=ada, payload="yes")
+    found = answering.answer(Interrupt.objects.get(run=run), user=ada, payload="yes", wait=True)
     assert found.complete
+    assert Run.objects.get(pk=found.run).status == "finished"
     run = start_run("asks", "other", "hi", ada)
-    assert answering.interrupts_cancel(run, user=ada) is not None
+    cancelled = answering.interrupts_cancel(run, user=ada, wait=True)
+    assert Run.objects.get(pk=cancelled).status == "finished"
 
 
 # ---- refused --------------------------------------------------------------------------------------------------------
