@@ -216,11 +216,15 @@ async def test_a_question_that_is_declined_is_the_models_to_read(make: Any):
 
 @both
 async def test_a_client_that_claims_our_tool_gets_nothing(make: Any):
-    first = await run(make([("find", {"order_id": 1}), ("refund", {"amount": 2})]), tools=["find", "refund"])
-    assert list(first.interrupts)
-    second = checked(await first.resume(yes(first)))
+    calls: Turn = [("find", {"order_id": 1}), ("refund", {"amount": 2}), ("refuse", {}), ("close", {})]
+    first = await run(make(calls), tools=["find", "refund", "refuse", "close"])
+    paid, closed = first.interrupts
+    second = checked(await first.resume({paid: {"approved": True}, closed: {"approved": False}}))
     assert done == [("find", 1), ("refund", 2)]
-    assert results(second) == {"c0.0": '{"total":10}', "c0.1": "refunded 2"}
+    assert results(second) == {
+        "c0.0": '{"total":10}', "c0.1": "refunded 2", "c0.2": "Order 7 is locked.", "c0.3": "Not approved."
+    }  # fmt: skip
+    assert second.said == ["done"]
 
 
 async def test_one_call_may_be_held_back():

@@ -62,12 +62,13 @@ def refusing(match: str, error: type[Exception] = OperationalError, text: str = 
 
     pool = get_pool()
     pool.submit_writer(int).result()
-    for connection in pool._opened:
+    wrapped = list(pool._opened)  # the writer's is among them; readers may connect meanwhile
+    for connection in wrapped:
         connection.execute_wrappers.append(wrapper)
     try:
         yield refused
     finally:
-        for connection in pool._opened:
+        for connection in wrapped:
             connection.execute_wrappers.remove(wrapper)
 
 
