@@ -65,7 +65,9 @@ def search(threads: QuerySet[Thread], text: str) -> QuerySet[Thread]:
         return threads
     # The innermost query names the threads again: a limit must count what the caller may see.
     within = threads.order_by().values("pk")
-    newest = query.messages(threads.db).filter(thread__in=within).order_by("-pk").values("thread")[:NEWEST]
+    matching = query.messages(threads.db).filter(thread__in=within)
+    # Not by the column itself: PostgreSQL would then walk through all messages in the hope of meeting enough soon.
+    newest = matching.order_by((F("pk") + Value(0)).desc()).values("thread")[:NEWEST]
     return threads.filter(query.title | Q(pk__in=newest))
 
 
