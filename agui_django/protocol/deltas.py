@@ -126,8 +126,3 @@ class ShortWay:
                 item = items.pop(event[family.id_field], None)
                 if item is not None:
                     item.open = False
-        elif kind == "MESSAGES_SNAPSHOT":  # it may have given messages to somebody else
-            for items in self._owned.values():
-                for item in items.values():
-                    item.open = False
-                items.clear()
