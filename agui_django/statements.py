@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
+from importlib import import_module
 from sqlite3 import Cursor as SQLiteCursor
 from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
@@ -48,22 +49,18 @@ def execute(connection: BaseDatabaseWrapper, statement: str, params: Sequence[An
     return cursor
 
 
-def _binding(connection: BaseDatabaseWrapper, cursor: Any) -> Any:
+def _binding(connection: Any, cursor: Any) -> Any:
     """A cursor whose parameters travel beside the statement: Django's writes them into it, in Python and slowly.
 
     Nothing is prepared beyond one execution unless the site's ``prepare_threshold`` says so: a pooler may be between.
     """
-    try:
-        from psycopg import ClientCursor, Cursor, postgres, pq
-    except ImportError:  # the older driver
+    base: Any = import_module("django.db.backends.postgresql.base")
+    if not base.is_psycopg3:
         return cursor
-    if not isinstance(cursor.cursor, ClientCursor):  # the site has asked for the same
-        return cursor
-    driver: Any = connection.connection
-    loader: Any = driver.adapters.get_loader(postgres.types["timestamptz"].oid, pq.Format.TEXT)
+    loader = connection.connection.adapters.get_loader(base.TIMESTAMPTZ_OID, base.Format.TEXT)
     if loader.timezone != connection.timezone:  # moments would be read in another time zone
         return cursor
-    return connection.make_cursor(Cursor(driver))
+    return connection.make_cursor(base.ServerBindingCursor(connection.connection))
 
 
 @cache
