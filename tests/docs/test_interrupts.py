@@ -67,6 +67,7 @@ async def test_a_view_and_a_policy(agui_runtime: None, ada: Any, django_user_mod
 
 
 @pytest.mark.asyncio
+@pytest.mark.filterwarnings("ignore:.*default mailer")  # of coming Djangos, for sites without MAILERS
 async def test_an_email_when_approval_is_needed(
     agui_runtime: None, ada: Any, django_user_model: Any, mailoutbox: list[Any]
 ) -> None:
