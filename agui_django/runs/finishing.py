@@ -54,7 +54,7 @@ class Finish:
         session = self.session
         result = self._last_words()
         ending = decide(self._happened())
-        reference = secrets.token_hex(6)
+        reference = secrets.token_hex(6) if ending.status == "failed" else ""
         failure = ending.failure(reference)
         if failure is not None:
             self._log_failure(ending, reference)
