@@ -19,6 +19,7 @@ from agui_django.api.schema import operation
 from agui_django.api.serializers import UsageReportShape
 from agui_django.models import Run
 from agui_django.protocol.errors import InvalidInput
+from agui_django.runs.database import database_alias
 
 #: Days that are counted where nobody says, and at most; groups that are listed at most.
 DAYS, MOST_DAYS, MOST_GROUPS = 30, 366, 5000
@@ -92,11 +93,11 @@ class Usage(ApiView):
         )
 
     def _seen(self) -> QuerySet[Run]:
-        rows, user = self.sight.rows(Run), self.sight.caller.user
+        user = self.sight.caller.user
         if self.sight.beyond("view", Run) or not user.is_authenticated:
-            return rows
-        # A scope may be a team's: what somebody used is what ran for them.
-        return rows.filter(user=user)
+            return self.sight.rows(Run)
+        # A scope may be a team's, and a user's may change: what somebody used is what ran for them.
+        return Run.objects.using(database_alias()).filter(user=user)
 
 
 def _shown(row: dict[str, Any], groups: list[str]) -> dict[str, Any]:
