@@ -80,6 +80,11 @@ class Thread(models.Model):
     class Meta:
         """Identity is (scope, thread_id): a client's id means something only inside its own scope."""
 
+        permissions: ClassVar = [
+            ("edit_state", "Can edit the shared state of others' threads"),
+            ("export", "Can export others' threads and logs"),
+            ("prune", "Can delete old threads"),
+        ]
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["scope", "thread_id"], name="agui_thread_scope_id"),
         ]
@@ -198,6 +203,11 @@ class Run(models.Model):
     class Meta:
         """One active run per thread is a constraint, not a check: it holds across processes."""
 
+        permissions: ClassVar = [
+            ("view_content", "Can read what users and agents wrote"),
+            ("view_traceback", "Can read tracebacks of failed runs"),
+            ("cancel_run", "Can stop others' runs"),
+        ]
         constraints: ClassVar = [
             models.UniqueConstraint(
                 fields=["thread"], condition=Q(status__in=["pending", "running"]), name="agui_run_one_active"
