@@ -112,7 +112,7 @@ def test_answers_do_not_wait(given: Given) -> None:
     resume = [{"interruptId": "i1", "status": "cancelled"}]
     for policy in (QUEUE, CANCEL):
         with pytest.raises(ThreadBusy):
-            given.open(policy, messages=[], resume=resume)
+            given.open(policy, messages=[user("u2")], resume=resume)
     assert Run.objects.count() == 1
 
 
