@@ -63,7 +63,8 @@ def test_edits_of_a_running_run(thread: Thread) -> None:
     types = [event["type"] for event in run["events"]]
     delta = types.index("STATE_DELTA")
     assert types.index("TEXT_MESSAGE_START") < delta < types.index("TEXT_MESSAGE_END")
-    assert run["events"][delta]["metadata"] == {"agui_django": {"stateVersion": 2}}
+    # The thread began without a state, which is version 0.
+    assert run["events"][delta]["metadata"] == {"agui_django": {"stateVersion": 1}}
     # The run as its own client was told it.
     with sse.client(thread.server.base_url) as http:
         version = {"protocolVersion": "0.x"} if thread.legacy else {}
