@@ -132,6 +132,7 @@ async def slow(run: RunContext, *, pause: float = 0.4, lines: int = 60) -> None:
 
 
 if settings.DEMO:
+    from project import showcase  # noqa: F401 - registers the agents of the CopilotKit example
 
     @agent("script", title="Script", description="Yields the JSON list of events that you send. DEBUG only.")
     async def scripted(run: RunContext) -> AsyncIterator[Event]:
