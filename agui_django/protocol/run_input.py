@@ -135,7 +135,7 @@ def _build(
         _check_version(version, note)
     if nulls:
         _drop_nulls(body)
-    _upgrade_parts(body, note)
+    upgrade_parts(body, note)
     try:
         body = enforce_input(body, note, nulls=nulls)
     except InvalidInput as error:
@@ -230,7 +230,8 @@ def _drop_null(value: dict[str, Any], name: str) -> None:
         del value[name]
 
 
-def _upgrade_parts(body: dict[str, Any], warn: Warn) -> None:
+def upgrade_parts(body: dict[str, Any], warn: Warn = _ignore) -> None:
+    """Turn the ``binary`` parts of a run input's messages into typed ones, in place."""
     for number, message in enumerate(body["messages"] if isinstance(body.get("messages"), list) else ()):
         content = message.get("content") if isinstance(message, dict) else None
         if not isinstance(content, list):
