@@ -51,4 +51,6 @@ def test_third_parties_are_declared() -> None:
             continue
         tops = {name.split(".")[0] for name in imported(path)} - set(sys.stdlib_module_names)
         extra = {"django_filters", "drf_spectacular"} if "api" in path.parts else set()  # the extra of that name
+        if "client" in path.parts or path.stem.startswith("remote"):  # the extra "remote"
+            extra = {"httpx", "httpcore"}
         assert tops <= declared | extra, f"{path}: {tops - declared}"
