@@ -1,4 +1,5 @@
-# The same commands as in README.md and .ci/run. Needs Python 3.11 or newer and make, nothing else.
+# The same commands as in README.md and .ci/run. Needs Python 3.11 or newer and make, nothing else; npm for the
+# CopilotKit example.
 PORT ?= 8000
 VENV ?= .venv
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -6,13 +7,29 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 BIN := $(VENV)/bin
 DEMO := AGUI_DEBUG=1 AGUI_SQLITE=$${AGUI_SQLITE-wal}
 
-.PHONY: demo test lint bench clean
+FRONTEND := project/frontend
+BUNDLE := project/static/copilotkit_demo/main.js
+
+.PHONY: demo frontend test lint bench clean
 
 demo: $(VENV)/.installed  ## the demo site on http://127.0.0.1:$(PORT)
+	@if command -v npm >/dev/null; then \
+		$(MAKE) --no-print-directory frontend || echo "The CopilotKit example was not built: make frontend"; \
+	else echo "No npm: without it there is no CopilotKit example. Install Node.js, then: make frontend"; fi
 	$(DEMO) $(BIN)/python manage.py migrate --verbosity 0
 	$(DEMO) $(BIN)/python manage.py agui_demo_data
 	@echo "Chat: http://127.0.0.1:$(PORT)/   Admin: http://127.0.0.1:$(PORT)/admin/ (admin, admin)"
+	@test ! -f $(BUNDLE) || echo "CopilotKit: http://127.0.0.1:$(PORT)/copilotkit-demo/"
 	exec env $(DEMO) $(BIN)/python -m daphne -b 127.0.0.1 -p $(PORT) project.asgi:application
+
+frontend: $(BUNDLE)  ## the CopilotKit example at /copilotkit-demo/; the first time npm fetches 500 MB
+
+$(BUNDLE): $(FRONTEND)/node_modules/.package-lock.json $(FRONTEND)/build.mjs $(shell find $(FRONTEND)/src -type f)
+	npm run --prefix $(FRONTEND) --silent build
+
+$(FRONTEND)/node_modules/.package-lock.json: $(FRONTEND)/package-lock.json
+	npm ci --prefix $(FRONTEND) --ignore-scripts --no-audit --no-fund --loglevel=error
+	touch $@
 
 test: $(VENV)/.installed  ## the whole suite; what is not installed is skipped (AGUI_TEST_REQUIRE=all: fails)
 	$(BIN)/python -m pytest $(ARGS)

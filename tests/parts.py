@@ -38,8 +38,8 @@ def _index_answers() -> bool:
 def missing(part: str) -> str:
     """Why a part cannot be used; empty when it can.
 
-    Parts: node, curl, openssl, nginx, pgbouncer, clients and browser (their npm packages), chromium, postgres, redis,
-    initdb (a PostgreSQL of one's own), conformance, network (a package index that pip reaches).
+    Parts: node, curl, openssl, nginx, pgbouncer, clients and browser (their npm packages), frontend (the built example),
+    chromium, postgres, redis, initdb (a PostgreSQL of one's own), conformance, network (a package index that pip reaches).
     """
     if part in ("node", "curl", "openssl", "nginx", "pgbouncer"):
         return "" if program(part) else f"{part} is not installed"
@@ -50,6 +50,9 @@ def missing(part: str) -> str:
             return reason
         folder = ROOT / "tests" / part
         return "" if (folder / "node_modules").is_dir() else f"npm ci was not run in tests/{part}"
+    if part == "frontend":
+        built = ROOT / "project" / "static" / "copilotkit_demo" / "main.js"
+        return "" if built.is_file() else "the CopilotKit example was not built: make frontend"
     if part == "chromium":
         return "" if chromium() else "chromium is not installed"
     if part == "postgres":

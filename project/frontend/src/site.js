@@ -1,0 +1,7 @@
+// What the template says about the site and its visitor.
+const { runtime, agents, user, csrf } = document.body.dataset;
+
+export const RUNTIME_URL = runtime;
+export const AGENTS_URL = agents;
+export const USER = user;
+export const HEADERS = { "X-CSRFToken": csrf };
