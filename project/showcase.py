@@ -6,7 +6,9 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
-from typing import Any, TypedDict
+from typing import Any
+
+from typing_extensions import TypedDict  # pydantic's condition before Python 3.12
 
 from agui_django import Declined, RunContext, agent
 
