@@ -140,7 +140,7 @@ MALFORMED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("how", MALFORMED, ids=str)
+@pytest.mark.parametrize("how", MALFORMED)
 def test_malformed_patches(given: Given, how: dict[str, Any]) -> None:
     given.stored(user("u1"), state={"a": 1})
     with pytest.raises(InvalidInput) as refused:
