@@ -152,6 +152,14 @@ class Defaults:
     """Dotted path of the class that hands pending runs to workers, such as ``agui_django.runs.runners.CeleryRunner``;
     None: the web process executes them."""
 
+    COPILOTKIT_DEFAULT_AGENT: str | None = None
+    """Name of the registered agent that CopilotKit's components find as ``default``, which they ask for unless they are
+    told another one. None: the agent of that very name, or the only one there is."""
+
+    COPILOTKIT_LICENSE_STATUS: Literal["valid", "unknown", "none", "expiring", "expired", "invalid"] | None = None
+    """What ``/info`` tells CopilotKit's components of the site's licence for CopilotKit's paid features; None: nothing,
+    as CopilotKit's own open-source runtime does. See the how-to on CopilotKit."""
+
 
 KEYS: Final = frozenset(field.name for field in fields(Defaults))
 

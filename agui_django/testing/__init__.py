@@ -5,8 +5,8 @@ Law: `run_agent` goes through the engine's own driver; only the log is a list, a
 
 from __future__ import annotations
 
+from agui_django.runs.memory import MemoryLog
 from agui_django.testing.doubles import ScriptedAgent, override_agent
-from agui_django.testing.memory import MemoryLog
 from agui_django.testing.running import AgentRun, run_agent
 from agui_django.testing.streams import assert_valid_run
 

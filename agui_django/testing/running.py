@@ -22,8 +22,8 @@ from agui_django.protocol.consumer import PROTOCOL_VERSION, Consumer
 from agui_django.protocol.interrupts import OpenInterrupt, plan_resume
 from agui_django.protocol.run_input import build_run_input
 from agui_django.runs.driver import DriveOptions, RunControl, drive
+from agui_django.runs.memory import MemoryLog
 from agui_django.runs.setup import Answer, Closing, Failure, RunSetup, Wire
-from agui_django.testing.memory import MemoryLog
 
 _MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
 

@@ -41,14 +41,21 @@ logger = logging.getLogger("agui_django.request")
 
 View = Callable[..., Coroutine[Any, Any, HttpResponseBase]]
 
+#: What an error looks like: of the error and its reference the status and the body.
+Shape = Callable[[AgUiError, str], tuple[int, dict[str, Any]]]
+
 #: Seconds after which a refused client may come back.
 RETRY_AFTER = 2
 
 _NUMBER = re.compile(r"[0-9]{1,10}")
 
 
-def endpoint(*methods: str) -> Callable[[View], View]:
+def endpoint(*methods: str, shape: Shape | None = None) -> Callable[[View], View]:
     """Make an address of a view: its methods (none: any), JSON errors, and none of the site's HTML habits.
+
+    Args:
+        methods: those that it takes.
+        shape: what its errors look like; None: as everywhere.
 
     CSRF is checked by the authenticator that needs it (sessions do), so that the answer is JSON and a token needs no
     cookie. A view of this app never runs in a request's transaction.
@@ -66,12 +73,12 @@ def endpoint(*methods: str) -> Callable[[View], View]:
                 release_request_thread()
                 return await view(request, *args, **kwargs)
             except AgUiError as error:
-                response = error_response(request, error)
+                response = error_response(request, error, shape)
                 if isinstance(error, MethodRefused):
                     response["Allow"] = ", ".join(methods)
                 return response
             except Exception as error:
-                return error_response(request, error)
+                return error_response(request, error, shape)
 
         wrapped: View = csrf_exempt(answer)
         for alias in django_settings.DATABASES:
@@ -83,7 +90,7 @@ def endpoint(*methods: str) -> Callable[[View], View]:
     return decorate
 
 
-def error_response(request: HttpRequest, error: Exception) -> JsonResponse:
+def error_response(request: HttpRequest, error: Exception, shape: Shape | None = None) -> JsonResponse:
     """The JSON answer for an error; its reference is in the log beside what really happened."""
     reference = secrets.token_hex(6)
     if not isinstance(error, AgUiError) or not error.public:
@@ -95,16 +102,21 @@ def error_response(request: HttpRequest, error: Exception) -> JsonResponse:
     else:
         told = error
         logger.info("%s %s: %s (%s), reference %s", request.method, request.path, told.status, told.code, reference)
-    extra = dict(told.extra)
-    challenge = extra.pop("authenticate", None)
-    body = {"code": told.code, "message": str(told.message), "fields": told.fields, "reference": reference, **extra}
-    response = JsonResponse({"error": body}, status=told.status, json_dumps_params={"ensure_ascii": False})
+    challenge = told.extra.get("authenticate")
+    status, body = (shape or _shape)(told, reference)
+    response = JsonResponse(body, status=status, json_dumps_params={"ensure_ascii": False})
     response["Cache-Control"] = "no-store"
     if isinstance(told, NotAuthenticated) and challenge:
         response["WWW-Authenticate"] = challenge
     if isinstance(told, LimitExceeded) or told.status == 503:
         response["Retry-After"] = str(told.extra.get("retryAfter", RETRY_AFTER))
     return response
+
+
+def _shape(told: AgUiError, reference: str) -> tuple[int, dict[str, Any]]:
+    extra = {name: value for name, value in told.extra.items() if name != "authenticate"}
+    body = {"code": told.code, "message": str(told.message), "fields": told.fields, "reference": reference, **extra}
+    return told.status, {"error": body}
 
 
 def hidden(error: Exception, reference: str = "") -> AgUiError:

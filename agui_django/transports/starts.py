@@ -17,7 +17,7 @@ from django.utils import timezone, translation
 from django.utils.encoding import escape_uri_path
 
 from agui_django.access import AccessPolicy, Caller, Verdict, get_policy
-from agui_django.agents.registry import AgentEntry, get_agent
+from agui_django.agents.registry import AgentEntry, all_agents, get_agent
 from agui_django.conf import settings
 from agui_django.protocol.errors import AgUiError, PermissionRefused
 from agui_django.protocol.run_input import RunInput, parse_run_input
@@ -61,7 +61,13 @@ def _ask(request: HttpRequest, name: str, enter: Enter | None) -> tuple[Caller, 
 
 
 async def begin(
-    request: HttpRequest, name: str, read: Callable[[], bytes], transport: str, enter: Enter | None = None
+    request: HttpRequest,
+    name: str,
+    read: Callable[[], bytes],
+    transport: str,
+    enter: Enter | None = None,
+    *,
+    attachments: str = "",
 ) -> tuple[Start, RunInput]:
     """Begin the run that a request asks for: who asks, what they may and the opening are one hop.
 
@@ -71,13 +77,14 @@ async def begin(
         read: gives the body.
         transport: names the way it came.
         enter: as for `admit`.
+        attachments: what clients find in front of an attachment's id; empty: see `attachments_at`.
 
     Raises:
         As `admit`, which counts before what is wrong with the body: `InvalidJson`, `InvalidInput` and others. And
         Draining. What the opening raises comes from `Start.opened`, `admit`'s errors too where the body is fine.
     """
     try:
-        body = await _read(request, read)
+        body = await body_of(request, read)
         run_input = await parsed(body) if len(body) <= LARGE else None
     except AgUiError:
         await admit(request, name, enter)
@@ -88,7 +95,7 @@ async def begin(
         run_input = run_input or await parsed(body)
         started = start_request(caller, entry, run_input, transport)
         if run_input.inline:
-            started.attachments_at = attachments_at(request)
+            started.attachments_at = attachments_at(request, attachments)
             # A request lives as long as its stream; what was a file of it must not.
             request._body = b""
         return get_engine().begin(started), run_input
@@ -99,6 +106,21 @@ async def begin(
         return Asked(_request(caller, entry, checked, transport, language, time_zone), verdict)
 
     return get_engine().begin(ask), run_input
+
+
+async def runnable(request: HttpRequest) -> list[AgentEntry]:
+    """The agents that the caller of a request may run.
+
+    Raises:
+        NotAuthenticated, PermissionRefused: they may not even ask.
+    """
+
+    def ask() -> list[tuple[AgentEntry, Verdict]]:
+        policy = get_policy()
+        user = policy.enter(request).user
+        return [(entry, policy.may_run(user, entry)) for entry in all_agents()]
+
+    return [entry for entry, verdict in await get_pool().run(ask) if await settled(verdict)]
 
 
 async def settled(verdict: Verdict) -> bool:
@@ -114,7 +136,7 @@ async def parsed(body: bytes) -> RunInput:
     return await asyncio.get_running_loop().run_in_executor(None, read)
 
 
-async def _read(request: HttpRequest, read: Callable[[], bytes]) -> bytes:
+async def body_of(request: HttpRequest, read: Callable[[], bytes]) -> bytes:
     """The body; a large one is in a file, and is read in a thread."""
     declared = request.META.get("CONTENT_LENGTH") or ""
     if declared.isdigit() and len(declared) < 18 and int(declared) <= LARGE:
@@ -122,13 +144,19 @@ async def _read(request: HttpRequest, read: Callable[[], bytes]) -> bytes:
     return await asyncio.get_running_loop().run_in_executor(None, read)
 
 
-def attachments_at(request: HttpRequest) -> str:
+def attachments_at(request: HttpRequest, beside: str = "") -> str:
     """What clients find in front of an attachment's id: beside the address that they have sent it to.
 
     Where that is none of ours (a transport of another prefix), the site's addresses say it.
+
+    Args:
+        request: what brought it.
+        beside: the folder's path, where the transport has one of its own.
     """
+    if settings.ATTACHMENT_URL is not None:
+        return ""
     prefix, found, _ = request.path.rpartition("/agents/")
-    return f"{escape_uri_path(prefix)}/attachments/" if found and settings.ATTACHMENT_URL is None else ""
+    return beside or (f"{escape_uri_path(prefix)}/attachments/" if found else "")
 
 
 def start_request(caller: Caller, entry: AgentEntry, run_input: RunInput, transport: str) -> StartRequest:

@@ -13,8 +13,8 @@ from uuid import UUID
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.utils.encoding import escape_uri_path
 
-from agui_django.access import AccessPolicy, Verdict, get_policy
-from agui_django.agents.registry import AgentEntry, all_agents
+from agui_django.access import AccessPolicy, get_policy
+from agui_django.agents.registry import AgentEntry
 from agui_django.models import Run
 from agui_django.protocol.consumer import PROTOCOL_VERSION
 from agui_django.protocol.errors import Draining, InvalidInput, NotFound, PermissionRefused
@@ -29,20 +29,12 @@ from agui_django.transports import requests, sse, starts
 @requests.endpoint("GET", "HEAD")
 async def index(request: HttpRequest, **_: Any) -> HttpResponseBase:
     """The agents that the caller may run."""
-
-    def ask() -> list[tuple[AgentEntry, Verdict]]:
-        policy = get_policy()
-        user = policy.enter(request).user
-        return [(entry, policy.may_run(user, entry)) for entry in all_agents()]
-
-    asked = await get_pool().run(ask)
     return requests.json_response(
         {
             "protocolVersion": PROTOCOL_VERSION,
             "agents": [
                 described(entry, f"{escape_uri_path(request.path.rstrip('/'))}/agents/{escape_uri_path(entry.name)}")
-                for entry, verdict in asked
-                if await starts.settled(verdict)
+                for entry in await starts.runnable(request)
             ],
         }
     )

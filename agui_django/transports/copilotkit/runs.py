@@ -1,0 +1,162 @@
+"""CopilotKit's run, connect, stop and suggest.
+
+Law: a run is started, followed and stopped as everywhere; a thread that is not the caller's is one that there is not.
+Clients up to 1.75 drop the rest of a stream, silently, at the first event they cannot parse: they are sent the shape
+of 0.x, unless a request says that it knows better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import Any
+
+from django.http import HttpResponseBase
+
+from agui_django.access import Verdict, get_policy
+from agui_django.agents.registry import get_agent
+from agui_django.models import Run, Thread
+from agui_django.protocol.codec import clean
+from agui_django.protocol.errors import AgUiError, Draining, InvalidInput, PermissionRefused
+from agui_django.protocol.run_input import RunInput, parse_run_input
+from agui_django.runs import supervisor
+from agui_django.runs.database import database_alias, get_pool
+from agui_django.runs.engine import get_engine
+from agui_django.runs.feed import follow_thread
+from agui_django.runs.stream import Frame
+from agui_django.runs.unstored import Asker, Unstored, prepare
+from agui_django.transports import requests, sse, starts
+from agui_django.transports.copilotkit import threads
+from agui_django.transports.copilotkit.calls import Call, refused
+
+#: The tool that a suggestion run is made to call.
+SUGGEST = "copilotkitSuggest"
+
+
+async def run(call: Call, agent: str) -> HttpResponseBase:
+    """Start a run and stream it; a repeat of a known request streams the run that it started."""
+    if supervisor.draining():
+        raise Draining
+    request, name = call.request, await call.mount.agent(agent)
+    body = await _body(call, name)
+    if SUGGEST.encode() in body and (response := await _suggestion(call, name, body)) is not None:
+        return response
+    start, run_input = await starts.begin(request, name, lambda: body, "copilotkit", attachments=call.attachments)
+    opened = await start.opened()
+    starts.log_warnings(opened, run_input)
+    on_leave = None if opened.run is None else start.leave
+    return sse.stream_response(starts.batches(opened, legacy=run_input.legacy), on_leave=on_leave)
+
+
+async def connect(call: Call, agent: str) -> HttpResponseBase:
+    """A thread's present, and what runs in it until nothing does; without a frame where the thread is not known."""
+    request, name = call.request, await call.mount.agent(agent)
+    try:
+        run_input = await starts.parsed(await call.body())
+    except AgUiError:
+        await starts.admit(request, name)
+        raise
+
+    def ask() -> tuple[Verdict, Any, Thread | None]:
+        policy = get_policy()
+        caller = policy.enter(request)
+        verdict = policy.may_run(caller.user, get_agent(name))
+        return verdict, caller.user, threads.find(policy, caller, run_input.thread_id)
+
+    verdict, user, thread = await get_pool().run(ask)
+    if not await starts.settled(verdict):
+        raise PermissionRefused
+    if thread is None:
+        return sse.stream_response(_nothing())
+    may_see = partial(get_policy().may_see, user)
+    return sse.stream_response(follow_thread(thread.pk, legacy=run_input.legacy, until_idle=True, may_see=may_see))
+
+
+async def stop(call: Call, agent: str, thread: str) -> HttpResponseBase:
+    """Ask what runs in a thread to stop; that nothing does is no error. Its stream ends with the run."""
+    name = await call.mount.agent(agent)
+    caller = await call.enter()
+    members = await call.members()
+    run_id = members.get("runId")
+    if set(members) - {"runId"} or not isinstance(run_id, str | None):
+        return refused(400, "Invalid stop request", "A stop request may name a runId, and nothing else.")
+
+    def ask() -> Run | None:
+        policy = get_policy()
+        get_agent(name)
+        found = threads.find(policy, caller, clean(thread))
+        if found is None:
+            return None
+        runs = Run.objects.using(database_alias()).filter(thread=found).select_related("thread")
+        if run_id is None:
+            running = runs.active().first()
+        else:
+            alive = runs.filter(run_id=clean(run_id), status__in=[Run.Status.QUEUED, *Run.ACTIVE])
+            running = alive.order_by("-created_at").first()
+        if running is None or not policy.may_see(caller.user, running):
+            return None
+        if not policy.may_cancel(caller.user, running):
+            raise PermissionRefused
+        return running
+
+    running = await get_pool().run(ask)
+    if running is None or not await get_engine().cancel(running.pk, "user"):
+        which = "No active run for this thread." if run_id is None else "This run is not active in this thread."
+        return requests.json_response({"stopped": False, "message": which})
+    interrupt = {"type": "RUN_ERROR", "message": "Run stopped by user", "code": "STOPPED"}
+    return requests.json_response({"stopped": True, "interrupt": interrupt})
+
+
+async def suggest(call: Call, agent: str) -> HttpResponseBase:
+    """Run an agent for suggestions; nothing of it is stored."""
+    if supervisor.draining():
+        raise Draining
+    name = await call.mount.agent(agent)
+    body = await _body(call, name)
+    response = await _suggestion(call, name, body)
+    if response is None:
+        await starts.admit(call.request, name)
+        message = f"must hold {SUGGEST}, and nothing else"
+        raise InvalidInput(fields=[{"path": "/tools", "message": message}])
+    return response
+
+
+# ---- parts ----------------------------------------------------------------------------------------------------------
+
+
+async def _body(call: Call, name: str) -> bytes:
+    """The body; what is wrong with it is told only to those who may run the agent."""
+    try:
+        return await call.body()
+    except AgUiError:
+        await starts.admit(call.request, name)
+        raise
+
+
+async def _suggestion(call: Call, name: str, body: bytes) -> HttpResponseBase | None:
+    """The answer to a request for suggestions; None where it is none."""
+    try:
+        # Files stay inside: nothing is stored.
+        run_input = await get_pool().run(parse_run_input, body)
+    except AgUiError:
+        await starts.admit(call.request, name)
+        raise
+    if not _wants_suggestions(run_input):
+        return None
+    caller, entry = await starts.admit(call.request, name)
+    may_see = partial(get_policy().may_see, caller.user)
+    user = caller.user if getattr(caller.user, "is_authenticated", False) else None
+    asker = Asker(user, caller.scope, dict(caller.extra), may_see)
+    setup = await get_pool().run(prepare, entry, run_input, asker)
+    return sse.stream_response(Unstored(entry, setup, legacy=run_input.legacy))
+
+
+def _wants_suggestions(run_input: RunInput) -> bool:
+    """Whether a request is CopilotKit's for suggestions, which older clients send as a run of a throw-away thread."""
+    return [tool["name"] for tool in run_input.data["tools"]] == [SUGGEST]
+
+
+async def _nothing() -> AsyncIterator[Sequence[Frame]]:
+    none: tuple[Sequence[Frame], ...] = ()
+    for batch in none:
+        yield batch
