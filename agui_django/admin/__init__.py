@@ -1,0 +1,5 @@
+"""The admin: where staff read, steer and answer. Loaded by the admin's autodiscovery, so only where it is installed."""
+
+from __future__ import annotations
+
+from agui_django.admin import runs as runs

@@ -1,0 +1,263 @@
+"""A run's page: one sentence, the timeline, the conversation, what changed, and last what is raw. And its live stream.
+
+Law: no page reads a whole log; a value that is large is cut and says so; all that was written by somebody goes through
+the viewer's `Redactor`, the stream's events, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+from django.contrib.admin import AdminSite
+from django.contrib.auth import get_user_model
+from django.core.exceptions import ValidationError
+from django.core.handlers.asgi import ASGIRequest
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from django.shortcuts import get_object_or_404, render
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from agui_django.admin import rights
+from agui_django.admin.changes import changes
+from agui_django.admin.conversation import conversation, value
+from agui_django.admin.downloads import NDJSON, RASTER, SAFE, event_lines, file_parts, streamed
+from agui_django.admin.lists import log, people, redactor
+from agui_django.admin.rights import Redactor
+from agui_django.admin.statuses import badge, seconds
+from agui_django.admin.timeline import timeline
+from agui_django.models import Attachment, Interrupt, Message, Run, StateVersion
+from agui_django.protocol.codec import decode
+from agui_django.protocol.errors import CursorGone, InvalidInput
+from agui_django.protocol.events import EVENTS
+from agui_django.runs.database import database_alias, get_pool
+from agui_django.runs.stream import Entry, Follow, read_entries
+from agui_django.transports import requests, sse
+
+#: Events of a page, and how many rows of a log are looked through for one type.
+EVENTS_SHOWN, LOOKED = 200, 20_000
+#: Seconds after which a stream asks again whether its viewer may still watch.
+AGAIN = 30.0
+
+
+def page(site: AdminSite, request: HttpRequest, key: str) -> HttpResponse:
+    """The page."""
+    run, hide = find(key), redactor(request)
+    alias = database_alias()
+    messages = Message.objects.using(alias).filter(run=run)
+    shown = conversation(messages, hide, request.GET.get("before", ""))
+    versions = StateVersion.objects.using(alias).filter(run=run)
+    questions = Interrupt.objects.using(alias).filter(run=run).order_by("position")
+    names = people([run.user_id, run.actor_id])
+    context = {
+        **site.each_context(request),
+        "title": _("Run"),
+        "opts": Run._meta,
+        "run": run,
+        "person": names.get(run.user_id),
+        "actor": names.get(run.actor_id),
+        "thread_title": run.thread.title if hide.content else "",
+        "badge": badge(run.status),
+        "took": seconds(run.duration_ms),
+        "first": seconds(run.first_event_ms),
+        "sentence": sentence(run),
+        "conversation": shown,
+        "changes": changes(versions, run.thread_id, hide),
+        "questions": [(row, hide.text(row.message)) for row in questions.defer("wire", "response_schema")],
+        "timeline": timeline(run, hide),
+        "error_text": hide.text(run.error_text),
+        "traceback": run.traceback if hide.traceback else "",
+        "traceback_hidden": bool(run.traceback) and not hide.traceback,
+        "input": value(run.input, hide),
+        "outcome": value(run.outcome, hide) if run.outcome else "",
+        "result": value(run.result, hide) if run.result else "",
+        "usage": value(run.usage, hide),
+        "extra": value(run.extra, hide),
+        "content": hide.content,
+        "active": not run.ended,
+        "may_cancel": request.user.has_perm(rights.CANCEL),
+        "may_export": hide.content and request.user.has_perm(rights.EXPORT),
+        **_neighbours(run, alias),
+    }
+    return render(request, "admin/agui_django/run.html", context)
+
+
+def find(key: Any) -> Run:
+    """A run with its thread.
+
+    Raises:
+        Http404: there is none.
+    """
+    runs = Run.objects.using(database_alias()).select_related("thread")
+    try:
+        return runs.defer("thread__state", "thread__metadata").get(pk=key)
+    except (Run.DoesNotExist, ValidationError, ValueError):
+        raise Http404 from None
+
+
+def sentence(run: Run) -> str:
+    """What happened, in words."""
+    took = seconds(run.duration_ms)
+    calls = ngettext("%(count)d tool call", "%(count)d tool calls", run.tool_calls) % {"count": run.tool_calls}
+    ref = {"code": run.error_code, "ref": run.error_reference, "took": took, "calls": calls, "why": run.end_reason}
+    return {
+        "queued": _("It waits behind another run of its thread."),
+        "pending": _("It waits to be executed."),
+        "running": _("It is running."),
+        "finished": _("It finished after %(took)s, with %(calls)s.") % ref,
+        "interrupted": _("It ended after %(took)s with questions to a person.") % ref,
+        "cancelled": _("It was stopped after %(took)s (%(why)s).") % ref,
+        "failed": _("It failed after %(took)s with %(code)s; the person was shown the reference %(ref)s.") % ref,
+    }[run.status]
+
+
+def _neighbours(run: Run, alias: str) -> dict[str, Any]:
+    """The runs around it, and those that it resumes or that resume it."""
+    runs = Run.objects.using(alias).filter(thread=run.thread_id).only("pk", "status", "created_at")
+    return {
+        "previous": runs.filter(created_at__lt=run.created_at).order_by("-created_at").first(),
+        "next": runs.filter(created_at__gt=run.created_at).order_by("created_at").first(),
+        "resuming": list(runs.filter(resumed_run=run).order_by("created_at")[:20]),
+    }
+
+
+# ---- raw ------------------------------------------------------------------------------------------------------------
+
+
+def events(site: AdminSite) -> Callable[..., HttpResponseBase]:
+    """The view of a run's raw events: a page of them behind a number, all or those of one type."""
+
+    def view(request: HttpRequest, run: UUID) -> HttpResponse:
+        found, hide = find(run), redactor(request)
+        wanted = request.GET.get("type", "")
+        if wanted and wanted not in EVENTS:
+            raise Http404
+        try:
+            after = requests.cursor_of(request)
+        except InvalidInput:
+            raise Http404 from None
+        gone = done = False
+        entries: list[Entry] = []
+        at = after
+        try:
+            while len(entries) <= EVENTS_SHOWN and at - after < LOOKED:
+                some = get_pool().run_sync(read_entries, found.pk, at, EVENTS_SHOWN)
+                if not some:
+                    done = True
+                    break
+                at = some[-1][0]
+                entries += [each for each in some if not wanted or _is(each[1], wanted)]
+        except CursorGone:
+            gone = True
+        more = len(entries) > EVENTS_SHOWN
+        entries = entries[:EVENTS_SHOWN]
+        last = entries[-1][0] if more else at
+        context = {
+            **site.each_context(request), "title": _("Raw events"), "opts": Run._meta, "run": found, "gone": gone,
+            "rows": [(seq, len(text), value(hide.event(text), _all)) for seq, text, _plain in entries],
+            "types": sorted(EVENTS), "wanted": wanted, "next": last if more or not (done or gone) else None,
+        }  # fmt: skip
+        return render(request, "admin/agui_django/events.html", context)
+
+    return view
+
+
+def _is(wire: str, kind: str) -> bool:
+    """Whether an event is of a type; what cannot be is not parsed."""
+    return f'"{kind}"' in wire and decode(wire).get("type") == kind
+
+
+class _All:
+    """For what a `Redactor` has seen already."""
+
+    content = True
+
+
+_all: Any = _All()
+
+
+def download(request: HttpRequest, run: UUID) -> HttpResponseBase:
+    """All events as NDJSON."""
+    found = find(run)
+    log(request, found, "Exported its events.")
+    response: HttpResponseBase = streamed(request, event_lines(found.pk), NDJSON, f"run-{found.pk}.ndjson")
+    return response
+
+
+def message(request: HttpRequest, message: int) -> HttpResponse:
+    """A message's wire text, whole."""
+    row = get_object_or_404(Message.objects.using(database_alias()), pk=message)
+    return HttpResponse(row.wire, content_type="text/plain; charset=utf-8", headers=SAFE)
+
+
+def file(request: HttpRequest, file: UUID) -> HttpResponseBase:
+    """A file of a message."""
+    row = get_object_or_404(Attachment.objects.using(database_alias()), pk=file)
+    try:
+        parts = file_parts(row)
+    except FileNotFoundError:
+        raise Http404 from None
+    shown = row.media_type in RASTER
+    kind = row.media_type if shown else "application/octet-stream"
+    response: HttpResponseBase = streamed(request, parts, kind, row.title or "file", save=not shown)
+    return response
+
+
+# ---- live -----------------------------------------------------------------------------------------------------------
+
+
+async def live(request: HttpRequest, run: UUID) -> HttpResponseBase:
+    """The run's events as they come, as far as its viewer may read them."""
+    if not isinstance(request, ASGIRequest):
+        return HttpResponse(status=503)
+    try:
+        after = requests.cursor_of(request)
+    except InvalidInput:
+        return HttpResponse(status=400)
+    user: Any = request.user
+    body: Any = sse.Body(Watched(Follow(run, after), user.pk, Redactor(user)))
+    return StreamingHttpResponse(body, content_type="text/event-stream", headers=sse.HEADERS)
+
+
+class Watched:
+    """A run's batches for one viewer of the admin; they end when the viewer may not watch any more.
+
+    Args:
+        source: the run.
+        user: the viewer's key.
+        hide: the viewer's redactor.
+    """
+
+    def __init__(self, source: Follow, user: Any, hide: Redactor) -> None:
+        """The viewer was asked just now."""
+        self._source, self._user, self._hide = source, user, hide
+        self._asked = time.monotonic()
+
+    def __aiter__(self) -> Watched:
+        """Batches are taken once."""
+        return self
+
+    async def __anext__(self) -> Sequence[Entry]:
+        """The next batch."""
+        batch = await anext(self._source)
+        if time.monotonic() - self._asked >= AGAIN:
+            hide = await get_pool().read(_still, self._user)
+            if hide is None:
+                self.close()
+                raise StopAsyncIteration
+            self._hide, self._asked = hide, time.monotonic()
+        return batch if self._hide.content else [(seq, self._hide.event(text), plain) for seq, text, plain in batch]
+
+    def close(self) -> None:
+        """The viewer has gone."""
+        self._source.close()
+
+
+def _still(key: Any) -> Redactor | None:
+    """What a viewer may read by now; None where they may not watch. In a database thread."""
+    user: Any = get_user_model()._default_manager.filter(pk=key, is_active=True).first()
+    if user is None or not user.is_staff or not user.has_perm("agui_django.view_run"):
+        return None
+    return Redactor(user)
