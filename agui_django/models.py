@@ -48,6 +48,7 @@ class Thread(models.Model):
         max_length=8,
         choices=TitledBy.choices,
         default=TitledBy.FIRST_WORDS,
+        db_default="",
         blank=True,
         help_text="Who chose the title; empty: it is the first user message.",
     )
@@ -175,7 +176,9 @@ class Run(models.Model):
     tool_calls = models.PositiveIntegerField(default=0)
     open_interrupts = models.PositiveIntegerField(default=0)
     last_seq = models.PositiveIntegerField(default=0, help_text="Number of the last event; exact once closed.")
-    compacted = models.BooleanField(default=False, help_text="Deltas of its log were merged; numbers are as they were.")
+    compacted = models.BooleanField(
+        default=False, db_default=False, help_text="Deltas of its log were merged; numbers are as they were."
+    )
     created_at = models.DateTimeField(default=timezone.now, editable=False)
     started_at = models.DateTimeField(null=True, blank=True)
     first_event_ms = models.PositiveIntegerField(
@@ -352,6 +355,8 @@ class StateVersion(models.Model):
         help_text="Who edited it.",
     )
     edit = models.TextField(
+        default="",
+        db_default="",
         blank=True,
         help_text="What the active run has to take in: wire text of the state it was made on, and the patch.",
     )
