@@ -32,6 +32,8 @@ OfRun = Callable[[RunContext[Any]], Any]
 
 #: Seconds that telling a remote server to stop may take.
 STOP = 2.0
+#: Seconds in which an answer is to end behind its terminal event.
+END = 0.1
 LONGEST_WAIT = 30.0
 UNAVAILABLE = "The remote agent is not available."
 RATE_LIMITED = "The remote agent has too much to do; try again later."
@@ -218,6 +220,7 @@ class RemoteAgent:
                     # Behind the yields: the time that our own log took is not the remote agent's.
                     deadline = clock() + self._idle
                 lines = stream.lines
+            await _drain(chunks)
         except (TimeoutError, httpx.TransportError) as error:
             raise _Passing(ProviderError(UNAVAILABLE)) from error
         except asyncio.CancelledError:
@@ -271,6 +274,15 @@ class RemoteAgent:
                     stream=True,
                 )
                 await answer.aclose()
+
+
+async def _drain(chunks: AsyncIterator[bytes]) -> None:
+    """Let the answer end by itself, if it does so at once: then its connection can be used again."""
+    with suppress(TimeoutError, httpx.TransportError):
+        async with asyncio.timeout(END):
+            async for chunk in chunks:
+                if len(chunk) > MAX_ERROR:
+                    return
 
 
 async def _given(value: Any, run: RunContext[Any]) -> Any:
