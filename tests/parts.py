@@ -38,15 +38,15 @@ def _index_answers() -> bool:
 def missing(part: str) -> str:
     """Why a part cannot be used; empty when it can.
 
-    Parts: node, curl, openssl, nginx, pgbouncer, clients and browser (their npm packages), frontend (the built
-    CopilotKit example), chromium, postgres, redis, initdb (a PostgreSQL of one's own), conformance, network (a package
-    index that pip reaches).
+    Parts: node, curl, openssl, nginx, pgbouncer, clients, copilotkit and browser (their npm packages), frontend (the
+    built CopilotKit example), chromium, postgres, redis, initdb (a PostgreSQL of one's own), conformance, network (a
+    package index that pip reaches).
     """
     if part in ("node", "curl", "openssl", "nginx", "pgbouncer"):
         return "" if program(part) else f"{part} is not installed"
     if part == "network":
         return "" if _index_answers() else "pip reaches no package index"
-    if part in ("clients", "browser"):
+    if part in ("clients", "copilotkit", "browser"):
         if reason := missing("node"):
             return reason
         folder = ROOT / "tests" / part

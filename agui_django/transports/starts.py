@@ -21,7 +21,7 @@ from agui_django.agents.registry import AgentEntry, all_agents, get_agent
 from agui_django.conf import settings
 from agui_django.protocol.errors import AgUiError, PermissionRefused
 from agui_django.protocol.run_input import RunInput, parse_run_input
-from agui_django.runs import stream
+from agui_django.runs import stream, telemetry
 from agui_django.runs.database import get_pool
 from agui_django.runs.engine import get_engine
 from agui_django.runs.requests import Asked, Opened, StartRequest
@@ -98,14 +98,16 @@ async def begin(
             started.attachments_at = attachments_at(request, attachments)
             # A request lives as long as its stream; what was a file of it must not.
             request._body = b""
-        return get_engine().begin(started), run_input
+        with telemetry.continued(request.headers):
+            return get_engine().begin(started), run_input
     checked = run_input
 
     def ask() -> Asked:
         caller, entry, verdict = _ask(request, name, enter)
         return Asked(_request(caller, entry, checked, transport, language, time_zone), verdict)
 
-    return get_engine().begin(ask), run_input
+    with telemetry.continued(request.headers):
+        return get_engine().begin(ask), run_input
 
 
 async def runnable(request: HttpRequest) -> list[AgentEntry]:

@@ -6,10 +6,6 @@ a later part while the rest of the case already runs.
 
 from __future__ import annotations
 
-PENDING: dict[str, str] = {
-    "C01": "E: CopilotKit's runtime protocol",
-}
-
 PARTLY: dict[tuple[str, str], str] = {
     ("M06", "admin_page"): "D: the admin",
 }

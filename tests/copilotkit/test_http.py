@@ -416,7 +416,7 @@ def test_who_leaves_before_the_suggestions_come_stops_them(kit: Kit, gate: Gate)
     from agui_django.runs.engine import get_engine
 
     got = kit.stream("suggest", said(tools=[SUGGEST]), "gate", frames=2)
-    assert types(got) == ["RUN_STARTED", "TEXT_MESSAGE_START"]
+    assert types(got)[:2] == ["RUN_STARTED", "TEXT_MESSAGE_START"]
     wait_until(lambda: get_engine().slots.held == 0)
     assert not gate.opened.is_set()
 
@@ -455,7 +455,9 @@ def test_threads_are_listed_named_put_away_and_deleted(kit: Kit) -> None:
     assert not Thread.objects.exists()
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=x", "limit=-1", "cursor=x", "cursor=1", "cursor=1.%00", "cursor=9" * 40])
+@pytest.mark.parametrize(
+    "query", ["limit=0", "limit=x", "limit=-1", "cursor=x", "cursor=1", "cursor=1.%00", "cursor=9" * 40]
+)
 def test_malformed_pages(kit: Kit, query: str) -> None:
     assert kit.ask("GET", f"/threads?{query}").status_code == 400
 
@@ -498,7 +500,11 @@ def test_anothers_thread_is_an_unknown_one(kit: Kit, bobs: Kit, held: Any, gate:
         foreign, unknown = (bobs.ask(method, path.format(name), body) for name in ("t1", "never-seen"))
         assert foreign.status_code == unknown.status_code == 404
         assert {**foreign.json(), "reference": ""} == {**unknown.json(), "reference": ""}
-    note = {"type": "t", "clientEventId": "e", "payload": {"messageId": Message.objects.first().message_id, "rating": 1}}  # type: ignore[union-attr]
+    note = {
+        "type": "t",
+        "clientEventId": "e",
+        "payload": {"messageId": Message.objects.first().message_id, "rating": 1},
+    }  # type: ignore[union-attr]
     foreign, unknown = (bobs.ask("POST", "/annotate", {**note, "threadId": name}) for name in ("t1", "never-seen"))
     assert foreign.status_code == unknown.status_code == 404
     assert bobs.stop("t1", None, "gate").json() == bobs.stop("never-seen", None, "gate").json()
@@ -572,7 +578,9 @@ def test_what_is_not_configured(kit: Kit) -> None:
     assert kit.ask("POST", "/threads/subscribe", {}).status_code == 422
     if kit.transport == "rest":
         form = {"audio": ("a.webm", b"x", "audio/webm")}
-        speech = kit.http.post("/copilotkit/transcribe", files=form, headers={"Content-Type": "multipart/form-data; boundary=x"})
+        speech = kit.http.post(
+            "/copilotkit/transcribe", files=form, headers={"Content-Type": "multipart/form-data; boundary=x"}
+        )
         metadata = kit.http.get("/copilotkit/inspector-metadata")
     else:
         speech = kit.http.post("/copilotkit", json={"method": "transcribe", "body": {"audio": "eA=="}})
@@ -611,6 +619,9 @@ def test_unknown_paths(server: LiveServer, ada: Any, path: str) -> None:
     assert (got.status_code, got.json()["error"]) == (404, "Not found")
 
 
+MANY = b"&a" * 600
+
+
 @pytest.mark.parametrize(
     ("body", "status"),
     [
@@ -620,7 +631,7 @@ def test_unknown_paths(server: LiveServer, ada: Any, path: str) -> None:
         (b'{"method": "resource/request", "params": {"path": "/threads"}}', 400),
         (b'{"method": "resource/request", "params": {"path": "/info", "httpMethod": "GET"}}', 400),
         (b'{"method": "resource/request", "params": {"path": "//x/threads", "httpMethod": "GET"}}', 400),
-        (b'{"method": "resource/request", "params": {"path": "/threads?' + b"&a" * 600 + b'", "httpMethod": "GET"}}', 400),
+        (b'{"method": "resource/request", "params": {"httpMethod": "GET", "path": "/threads?' + MANY + b'"}}', 400),
         (b"[" * 100_000, 400),
     ],
 )  # fmt: skip
@@ -634,4 +645,7 @@ def test_only_json_is_an_envelope(server: LiveServer, ada: Any) -> None:
     http = Kit(server, ada, "single").http
     got = http.post("/copilotkit", content=b"{}", headers={"Content-Type": "text/plain"})
     assert (got.status_code, got.json()["error"]) == (415, "invalid_request")
-    assert http.post("/copilotkit/agent/default/run", content=b"{}", headers={"Content-Type": "text/plain"}).status_code == 415
+    assert (
+        http.post("/copilotkit/agent/default/run", content=b"{}", headers={"Content-Type": "text/plain"}).status_code
+        == 415
+    )

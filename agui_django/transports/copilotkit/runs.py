@@ -15,22 +15,25 @@ from django.http import HttpResponseBase
 
 from agui_django.access import Verdict, get_policy
 from agui_django.agents.registry import get_agent
-from agui_django.models import Run, Thread
-from agui_django.protocol.codec import clean
+from agui_django.models import Run, RunEvents, Thread
+from agui_django.protocol.codec import clean, decode
 from agui_django.protocol.errors import AgUiError, Draining, InvalidInput, PermissionRefused
 from agui_django.protocol.run_input import RunInput, parse_run_input
 from agui_django.runs import supervisor
 from agui_django.runs.database import database_alias, get_pool
 from agui_django.runs.engine import get_engine
 from agui_django.runs.feed import follow_thread
-from agui_django.runs.stream import Frame
+from agui_django.runs.stream import Batches, Frame
 from agui_django.runs.unstored import Asker, Unstored, prepare
 from agui_django.transports import requests, sse, starts
 from agui_django.transports.copilotkit import threads
 from agui_django.transports.copilotkit.calls import Call, refused
+from agui_django.transports.shown import is_terminal
 
 #: The tool that a suggestion run is made to call.
 SUGGEST = "copilotkitSuggest"
+#: The CUSTOM event by which older agents ask, and in how many of the last batches of a log it is looked for.
+QUESTION, BATCHES = "on_interrupt", 3
 
 
 async def run(call: Call, agent: str) -> HttpResponseBase:
@@ -57,19 +60,21 @@ async def connect(call: Call, agent: str) -> HttpResponseBase:
         await starts.admit(request, name)
         raise
 
-    def ask() -> tuple[Verdict, Any, Thread | None]:
+    def ask() -> tuple[Verdict, Any, Thread | None, tuple[str, str] | None]:
         policy = get_policy()
         caller = policy.enter(request)
         verdict = policy.may_run(caller.user, get_agent(name))
-        return verdict, caller.user, threads.find(policy, caller, run_input.thread_id)
+        found = threads.find(policy, caller, run_input.thread_id)
+        return verdict, caller.user, found, None if found is None else _asked(found)
 
-    verdict, user, thread = await get_pool().run(ask)
+    verdict, user, thread, asked = await get_pool().run(ask)
     if not await starts.settled(verdict):
         raise PermissionRefused
     if thread is None:
         return sse.stream_response(_nothing())
     may_see = partial(get_policy().may_see, user)
-    return sse.stream_response(follow_thread(thread.pk, legacy=run_input.legacy, until_idle=True, may_see=may_see))
+    feed: Batches = follow_thread(thread.pk, legacy=run_input.legacy, until_idle=True, may_see=may_see)
+    return sse.stream_response(feed if asked is None else Asking(feed, *asked))
 
 
 async def stop(call: Call, agent: str, thread: str) -> HttpResponseBase:
@@ -121,6 +126,39 @@ async def suggest(call: Call, agent: str) -> HttpResponseBase:
     return response
 
 
+class Asking:
+    """A thread's feed with a question of the older kind in front of the end of the run that asked it.
+
+    Args:
+        feed: the feed.
+        run: that run's address.
+        question: wire text of its CUSTOM event, which nothing but the run's log knows.
+    """
+
+    def __init__(self, feed: Batches, run: str, question: str) -> None:
+        self._feed = feed
+        self._run = run
+        self._question = question
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._feed.close()  # type: ignore[attr-defined]  # a feed has it
+
+    def __aiter__(self) -> Asking:
+        """Batches are taken once."""
+        return self
+
+    async def __anext__(self) -> Sequence[Frame]:
+        """The next batch."""
+        batch = await anext(self._feed)
+        if self._question and batch:
+            # Restated at rest, the last frame is the run's end and names its place. In any other case it has gone on.
+            if str(batch[-1][0]).startswith(self._run) and is_terminal(batch[-1][1]):
+                batch = [*batch[:-1], (0, self._question, True), batch[-1]]
+            self._question = ""
+        return batch
+
+
 # ---- parts ----------------------------------------------------------------------------------------------------------
 
 
@@ -154,6 +192,21 @@ async def _suggestion(call: Call, name: str, body: bytes) -> HttpResponseBase | 
 def _wants_suggestions(run_input: RunInput) -> bool:
     """Whether a request is CopilotKit's for suggestions, which older clients send as a run of a throw-away thread."""
     return [tool["name"] for tool in run_input.data["tools"]] == [SUGGEST]
+
+
+def _asked(thread: Thread) -> tuple[str, str] | None:
+    """The question of the older kind that a thread's latest run ended with: its address and the event's wire text."""
+    runs = Run.objects.using(database_alias()).filter(thread=thread).order_by("-created_at")
+    key, status = runs.values_list("pk", "status").first() or (None, "")
+    if status != Run.Status.FINISHED:
+        return None
+    # What asks ends: it stands in one of the last batches of the log.
+    last = RunEvents.objects.using(database_alias()).filter(run=key).order_by("-first_seq")
+    for text in last.values_list("text", flat=True)[:BATCHES]:
+        for line in reversed(text.split("\n")):
+            if QUESTION in line and (event := decode(line))["type"] == "CUSTOM" and event.get("name") == QUESTION:
+                return str(key), line
+    return None
 
 
 async def _nothing() -> AsyncIterator[Sequence[Frame]]:
