@@ -104,17 +104,19 @@ class Execution:
         return read_back(self._signature.returns, value)
 
     async def _called(self) -> Any:
-        if inspect.iscoroutinefunction(self._fn):
-            return await self._fn(*self._head(self._sink.context), *self._args, **self._kwargs)
-        head = self._head(self._sink.context.sync)
-        value = await self._sink.in_thread(functools.partial(self._fn, *head, *self._args, **self._kwargs))
-        return await value if isinstance(value, Awaitable) else value
+        with self._sink.executing(self._call_id, self._tool):
+            if inspect.iscoroutinefunction(self._fn):
+                return await self._fn(*self._head(self._sink.context), *self._args, **self._kwargs)
+            head = self._head(self._sink.context.sync)
+            value = await self._sink.in_thread(functools.partial(self._fn, *head, *self._args, **self._kwargs))
+            return await value if isinstance(value, Awaitable) else value
 
     def _called_here(self) -> Any:
-        if inspect.iscoroutinefunction(self._fn):
-            head = self._head(self._sink.context)
-            return self._sink.wait(functools.partial(self._fn, *head, *self._args, **self._kwargs))
-        return self._fn(*self._head(self._sink.context.sync), *self._args, **self._kwargs)
+        with self._sink.executing(self._call_id, self._tool):
+            if inspect.iscoroutinefunction(self._fn):
+                head = self._head(self._sink.context)
+                return self._sink.wait(functools.partial(self._fn, *head, *self._args, **self._kwargs))
+            return self._fn(*self._head(self._sink.context.sync), *self._args, **self._kwargs)
 
     def _head(self, context: Any) -> list[Any]:
         return [context] if self._signature.takes_run else []

@@ -6,6 +6,7 @@ Law: agents know this interface, never the engine behind it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Generic, Literal, NoReturn, Protocol, TypeVar, cast
@@ -209,6 +210,9 @@ class RunSink(Protocol):
 
     def attachment(self, part: Wire) -> Awaitable[bytes]:
         """The bytes of a message's part; see `RunContext.attachment`."""
+
+    def executing(self, call_id: str, tool: str) -> AbstractContextManager[None]:
+        """Around the execution of a tool's function: what it does shows below the call in a trace. From any thread."""
 
     def in_thread(self, fn: Callable[[], T]) -> Awaitable[T]:
         """Run a synchronous function in the run's own thread."""

@@ -113,6 +113,19 @@ class Reducer(Conversation):
         # The short way of a call takes this method when the call starts.
         self.append_args = append_args  # type: ignore[method-assign]
 
+    def watch_calls(self, told: Callable[[Event], None]) -> None:
+        """Have a function told of the events that start tool calls, and of those that answer them, from now on."""
+
+        def watched(handler: Callable[[Event], None]) -> Callable[[Event], None]:
+            def handle(event: Event) -> None:
+                handler(event)
+                told(event)
+
+            return handle
+
+        for kind in ("TOOL_CALL_START", "TOOL_CALL_RESULT"):
+            self._handlers[kind] = watched(self._handlers[kind])
+
     # ---- the state, for subclasses that hold it elsewhere ----
 
     def set_state(self, value: Any) -> None:

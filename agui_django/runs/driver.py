@@ -22,6 +22,7 @@ from agui_django.runs.finishing import Finish
 from agui_django.runs.present import Present
 from agui_django.runs.session import RunSession
 from agui_django.runs.setup import Closing, RunLog, RunSetup
+from agui_django.runs.telemetry import RunTrace
 
 logger = logging.getLogger("agui_django.runs")
 
@@ -40,6 +41,7 @@ class RunControl:
         look: what the run has made so far, for who joins in the middle; None before it begins.
         take: takes an edit of the state in; see `Emission.take_in`. None before it begins.
         acted: whether the run has done something that cannot be taken back; None before it begins.
+        trace: its spans, where somebody collects them.
     """
 
     def __init__(self) -> None:
@@ -48,6 +50,7 @@ class RunControl:
         self.look: Callable[[], Present | None] | None = None
         self.take: Callable[[Edit], bool | None] | None = None
         self.acted: Callable[[], bool] | None = None
+        self.trace: RunTrace | None = None
         self._listener: Callable[[], None] | None = None
 
     def cancel(self, reason: str) -> None:
@@ -122,6 +125,8 @@ class _Drive:
         control.look = self.session.present
         control.take = self.session.take_in
         control.acted = lambda: self.session.acted
+        if control.trace is not None:
+            self.session.traced(control.trace)
 
     # ---- the whole -----------------------------------------------------------------------------------------------
 

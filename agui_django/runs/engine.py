@@ -33,7 +33,7 @@ from agui_django.protocol.errors import (
     ThreadBusy,
     answer_for,
 )
-from agui_django.runs import announce, runners, signs, supervisor, titling
+from agui_django.runs import announce, runners, signs, supervisor, telemetry, titling
 from agui_django.runs import recorder as recorders
 from agui_django.runs import store as stores
 from agui_django.runs.broadcaster import broadcaster
@@ -225,6 +225,7 @@ class RunEngine:
         recorder.on_lost = lambda _error: control.abort()
         recorder.on_commit = broadcaster.publish
         recorder.look = lambda: control.look() if control.look is not None else None
+        control.trace = recorder.trace = telemetry.begin(run)
         control.task = supervisor.start(self._execute(entry, setup, recorder, control, user), name=f"agui run {run.pk}")
         poller.ensure()
         broadcaster.publish(run.thread_id)
@@ -243,11 +244,15 @@ class RunEngine:
                 translation.activate(setup.language)
             if setup.time_zone:
                 timezone.activate(setup.time_zone)
+            if control.trace is not None:
+                control.trace.enter()
             try:
                 closing = await drive(entry, setup, recorder, control)
             except Exception as error:
                 closing = _failed(setup, recorder, error)
             closed = await recorder.close(closing)
+            if control.trace is not None:
+                control.trace.end(closing if closed else None, recorder.last_seq)
             if closed and closing.interrupts:
                 self.upkeep.expiring.asked(closing.interrupts)
             if closed and queues():
@@ -268,6 +273,8 @@ class RunEngine:
             poller.executing.pop(recorder.uuid, None)
             poller.edited.pop(recorder.uuid, None)
             watchers.ended(recorder.uuid)
+            if control.trace is not None:
+                control.trace.end(None, recorder.last_seq)
             self.slots.give_back(user)
 
     async def cancel(self, run: UUID, reason: str) -> bool:

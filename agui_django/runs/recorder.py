@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from agui_django.models import Run
     from agui_django.runs.present import Present
     from agui_django.runs.setup import RunSetup
+    from agui_django.runs.telemetry import RunTrace
 
 MB = 1024 * 1024
 
@@ -85,6 +86,7 @@ class Recorder:
         on_lost: called in the loop with the error when that happens.
         on_commit: called in the loop with the run's address after `committed` or `closed` changed.
         look: called in the loop; what the log says up to its last event, None while that cannot be told.
+        trace: the run's spans, where somebody collects them.
     """
 
     def __init__(self, run: Run, setup: RunSetup, loop: asyncio.AbstractEventLoop | None = None) -> None:
@@ -100,6 +102,7 @@ class Recorder:
         self.on_lost: Callable[[Exception], None] | None = None
         self.on_commit: Callable[[UUID], None] | None = None
         self.look: Callable[[], Present | None] | None = None
+        self.trace: RunTrace | None = None
         self._writer = get_writer()
         self._tail: list[Recorded] = []
         #: Bytes of the log, of what is stored of it, of what is not in memory any more.

@@ -10,6 +10,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from threading import get_ident
 from typing import Any, NoReturn, TypeVar
 
@@ -24,6 +25,7 @@ from agui_django.runs.followed_calls import FollowedCalls
 from agui_django.runs.hints import Hints
 from agui_django.runs.present import Present
 from agui_django.runs.setup import RunLog, RunSetup
+from agui_django.runs.telemetry import RunTrace
 from agui_django.runs.threads import STALL, Inbox, RunThread
 
 T = TypeVar("T")
@@ -44,6 +46,7 @@ class RunSession(Emission):
         self.cancelled: str | None = None
         self.suspended = False
         self.followed: FollowedCalls | None = None
+        self.trace: RunTrace | None = None
         self.questions: dict[str, tuple[Wire, str]] = {}
         self.claimed = False
         self.approvals: dict[str, Any] = {}
@@ -182,6 +185,15 @@ class RunSession(Emission):
         if self.followed is None:
             self.followed = FollowedCalls(self)
         self.followed.add(follower)
+
+    def traced(self, trace: RunTrace) -> None:
+        """Have the tool calls from now on traced."""
+        self.trace = trace
+        self.reducer.watch_calls(trace.told)
+
+    def executing(self, call_id: str, tool: str) -> AbstractContextManager[None]:
+        """Around the execution of a tool's function; from any thread."""
+        return nullcontext() if self.trace is None else self.trace.executing(call_id, tool)
 
     def ask(self, key: str, interrupt: Wire, permission: str) -> None:
         """Note a question; the run ends with it."""

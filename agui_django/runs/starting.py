@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from agui_django.conf import settings
-from agui_django.runs import announce, attachments, signs, supervisor
+from agui_django.runs import announce, attachments, signs, supervisor, telemetry
 from agui_django.runs.requests import Asked, Opened, StartRequest
 from agui_django.runs.watching import Vigil
 
@@ -69,6 +69,7 @@ class Start:
         if opened.setup is not None:
             engine.launch(request.agent, run, opened.setup, request.user)
         else:
+            telemetry.wait(run.pk)
             # The thread may have become free since the request met it.
             supervisor.start(engine.upkeep.advance(run.thread_id), name=f"agui queue {run.thread_id}")
         if self._left:

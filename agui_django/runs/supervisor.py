@@ -68,7 +68,9 @@ def start(coro: Coroutine[Any, Any, T], *, name: str, service: bool = False) -> 
     """
     state = _here()
     _chain_sigterm(state)
-    attached = partial(_attach, translation.get_language(), timezone.get_current_timezone(), _trace_span())
+    # A helper outlives the request that needed it first, and is no part of its trace.
+    span = None if service else _trace_span()
+    attached = partial(_attach, translation.get_language(), timezone.get_current_timezone(), span)
     loop = asyncio.get_running_loop()
     task = loop.create_task(_detached(attached, coro), name=name, context=Context())
     tasks = state.services if service else state.tasks

@@ -14,7 +14,7 @@ from uuid import UUID
 from agui_django.agents.registry import all_agents
 from agui_django.conf import settings
 from agui_django.models import Run
-from agui_django.runs import announce, supervisor
+from agui_django.runs import announce, supervisor, telemetry
 from agui_django.runs import store as stores
 from agui_django.runs.broadcaster import broadcaster
 from agui_django.runs.claims import process_name
@@ -57,7 +57,8 @@ class Upkeep:
             if opened.warnings:
                 logger.warning("Run %s: %s", opened.run.pk, "; ".join(opened.warnings[:20]))
             self._slots.take(opened.setup.user, force=True)
-            self._launch(entry, opened.run, opened.setup, opened.setup.user)
+            with telemetry.apart():
+                self._launch(entry, opened.run, opened.setup, opened.setup.user)
 
     async def advance_all(self) -> None:
         """Move the queues of all threads that are free."""

@@ -20,7 +20,7 @@ from django.db import DatabaseError, Error, IntegrityError, InterfaceError, Oper
 
 from agui_django.conf import settings
 from agui_django.protocol.errors import RunClosed
-from agui_django.runs import sql
+from agui_django.runs import sql, telemetry
 from agui_django.runs.database import Pool, get_pool
 from agui_django.runs.setup import Closing, Settled
 
@@ -145,7 +145,8 @@ class Writer:
 
     def _flush(self, items: list[Item]) -> None:
         try:
-            held = self._flush_together(items)
+            with telemetry.flush(items):
+                held = self._flush_together(items)
         except (OperationalError, InterfaceError) as error:
             # The database itself is in trouble: every run would meet the same.
             self._put_off(items, error)
@@ -189,11 +190,13 @@ class Writer:
     def _flush_alone(self, item: Item) -> None:
         try:
             try:
-                held = self._flush_together([item])
+                with telemetry.flush([item]):
+                    held = self._flush_together([item])
             except IntegrityError:
                 # A commit whose answer was lost has stored some of it already.
                 item.rows = missing(self.pool.alias, item)
-                held = self._flush_together([item])
+                with telemetry.flush([item]):
+                    held = self._flush_together([item])
         except Error as error:
             self._put_off([item], error)
         else:
@@ -232,7 +235,7 @@ class Writer:
         # Threads are locked in one order by everybody who locks several.
         endings = sorted(endings, key=lambda ending: ending[0].recorder.ledger.thread)
         try:
-            with transaction.atomic(using=self.pool.alias):
+            with telemetry.flush([item for item, _ in endings]), transaction.atomic(using=self.pool.alias):
                 for item, closing in endings:
                     recorder = item.recorder
                     closings.close_here(
@@ -250,9 +253,10 @@ class Writer:
         recorder = item.recorder
         try:
             try:
-                done = closings.close(
-                    recorder.uuid, recorder.claim, recorder.ledger, item.rows, item.last_seq, closing, item.settled
-                )
+                with telemetry.flush([item]):
+                    done = closings.close(
+                        recorder.uuid, recorder.claim, recorder.ledger, item.rows, item.last_seq, closing, item.settled
+                    )
             except IntegrityError:
                 item.rows = missing(self.pool.alias, item)
                 raise

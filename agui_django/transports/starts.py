@@ -130,9 +130,14 @@ async def settled(verdict: Verdict) -> bool:
     return bool(await verdict) if isawaitable(verdict) else verdict
 
 
-async def parsed(body: bytes) -> RunInput:
-    """The checked input of a body; raises as `parse_run_input`."""
-    read = partial(parse_run_input, body, inline=settings.ATTACHMENT_INLINE)
+async def parsed(body: bytes, *, files_inside: bool = False) -> RunInput:
+    """The checked input of a body; raises as `parse_run_input`.
+
+    Args:
+        body: the bytes.
+        files_inside: leave files in their messages: none of it is stored.
+    """
+    read = partial(parse_run_input, body, inline=None if files_inside else settings.ATTACHMENT_INLINE)
     if len(body) <= LARGE:
         return read()
     return await asyncio.get_running_loop().run_in_executor(None, read)
