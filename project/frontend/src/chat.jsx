@@ -3,8 +3,8 @@ import { CopilotChat, useConfigureSuggestions } from "@copilotkit/react-core/v2"
 
 export function Chat({ agent, thread, samples, attachments }) {
   useConfigureSuggestions(
-    samples.length ? { available: "before-first-message", suggestions: samples.map((text) => ({ title: text, message: text })) } : null,
-    [samples],
+    samples.length ? { available: "before-first-message", consumerAgentId: agent, suggestions: samples.map((text) => ({ title: text, message: text })) } : null,
+    [agent, samples],
   );
   return (
     <section className="chat" aria-label="Conversation">

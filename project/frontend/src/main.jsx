@@ -31,6 +31,8 @@ function Navigation({ current, go, dark, toggle }) {
   );
 }
 
+const NONE = [];
+
 function App() {
   const { page: id, thread, go } = usePlace(PAGES[0].id);
   const page = PAGES.find((each) => each.id === id) ?? PAGES[0];
@@ -61,7 +63,7 @@ function App() {
           key={page.id} agentId={page.agent} headers={HEADERS} onError={onError} enableInspector={false}
           {...(agents ? { agents__unsafe_dev_only: agents } : { runtimeUrl: RUNTIME_URL })}
         >
-          <Body agent={page.agent} thread={thread} open={open} samples={page.samples ?? []} attachments={page.attachments} />
+          <Body agent={page.agent} thread={thread} open={open} samples={page.samples ?? NONE} attachments={page.attachments} />
         </CopilotKitProvider>
       </main>
     </div>

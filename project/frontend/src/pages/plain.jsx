@@ -1,31 +1,26 @@
-import { HttpAgent } from "@ag-ui/client";
+import { HttpAgent, runHttpRequest, transformHttpEventStream } from "@ag-ui/client";
 import { Chat } from "../chat.jsx";
-import { AGENTS_URL, HEADERS } from "../site.js";
+import { AGENTS_URL, HEADERS, RUNS_URL } from "../site.js";
 
-// The run that each thread saw last: /agui/runs/<uuid>/events.
-const runs = new Map();
-
-async function remembering(url, request) {
-  const response = await fetch(url, request);
-  runs.set(JSON.parse(request.body).threadId, response.headers.get("Content-Location"));
-  return response;
-}
-
-// A request without messages restates the thread and joins its run; an HttpAgent alone asks neither that nor for a stop.
+// What an HttpAgent lacks: it has no history, and its stop only hangs up.
 class StoredAgent extends HttpAgent {
-  connect(input) {
-    return this.run({ ...input, messages: [] });
+  connect({ threadId }) {
+    const address = `${AGENTS_URL}threads/events?until=idle&protocolVersion=0.x&threadId=${encodeURIComponent(threadId)}`;
+    return transformHttpEventStream(runHttpRequest(async () => {
+      const response = await fetch(address, { headers: this.headers, signal: this.abortController.signal });
+      return response.status === 404 ? new Response("") : response; // nothing was said yet
+    }));
   }
 
-  abortRun() {
-    const run = runs.get(this.threadId);
-    if (run) fetch(run.replace(/events$/, "cancel"), { method: "POST", headers: this.headers });
-    else super.abortRun();
+  async abortRun() {
+    const address = `${RUNS_URL}?status=running&threadId=${encodeURIComponent(this.threadId)}`;
+    const { results } = await (await fetch(address, { headers: this.headers })).json();
+    for (const { id } of results) await fetch(`${RUNS_URL}/${id}/cancel`, { method: "POST", headers: this.headers });
   }
 }
 
 export function plainAgents() {
-  return { plain: new StoredAgent({ url: `${AGENTS_URL}agents/echo`, headers: HEADERS, fetch: remembering }) };
+  return { plain: new StoredAgent({ url: `${AGENTS_URL}agents/echo`, headers: HEADERS }) };
 }
 
 export function Plain(props) {

@@ -1,0 +1,437 @@
+// Drives the CopilotKit example as its visitor would: node copilotkit.mjs <scenario> <address> [folder for screenshots].
+// Prints one JSON object for the Python side to compare with what is stored; fails on any console error.
+
+import assert from "node:assert/strict";
+import { chromium } from "playwright-core";
+
+const FLAGS = [
+  "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+  "--disable-background-networking", "--disable-component-update", "--disable-sync",
+];
+const [, , scenario, address, folder] = process.argv;
+const LONG = "tokens:2000 delay_ms:20 size:8";
+
+const at = (name) => `[data-testid=${name}]`;
+const CHAT = at("copilot-chat");
+const thread = (page) => page.evaluate(() => location.hash.split("/")[1]);
+const shoot = (page, name) => folder && page.screenshot({ path: `${folder}/copilotkit-${name}.png` });
+const said = (page) => page.locator(at("copilot-user-message")).allInnerTexts();
+const told = (page, text) => page.locator(at("copilot-assistant-message"), { hasText: text }).first().waitFor();
+const answers = (page) => page.locator(at("copilot-assistant-message")).allInnerTexts().then((all) => all.map((text) => text.trim()));
+const idle = (page) => page.locator(`${CHAT}[data-copilot-running=false]`).waitFor();
+const busy = (page) => page.locator(`${CHAT}[data-copilot-running=true]`).waitFor();
+const written = (page, length) => page.waitForFunction(
+  ([selector, least]) => (document.querySelector(selector)?.textContent.length ?? 0) > least, [at("copilot-assistant-message"), length],
+);
+
+async function open(page, name, id = "") {
+  await page.goto(`${address}#${name}${id && "/"}${id}`);
+  await page.locator(at("copilot-chat-textarea")).waitFor();
+  await idle(page);
+}
+
+async function say(page, text) {
+  await page.fill(at("copilot-chat-textarea"), text);
+  await page.press(at("copilot-chat-textarea"), "Enter");
+}
+
+async function another(page) {
+  const before = await thread(page);
+  await page.click(at("new-thread"));
+  await page.waitForFunction((id) => location.hash.split("/")[1] !== id, before);
+  await idle(page);
+}
+
+async function reload(page) {
+  leaving = true; // the page tells its console that a stream broke off
+  await page.reload();
+  leaving = false;
+  await page.locator(at("copilot-chat-textarea")).waitFor();
+}
+
+// The refusals that a scenario provokes: the browser tells them its console, too.
+const allowed = new Set();
+let leaving = false;
+
+const SCENARIOS = {
+  // One page after the other; what each is for happens.
+  async pages(page) {
+    const threads = {};
+    const visit = async (name, text, look) => {
+      await open(page, name);
+      await say(page, text);
+      await look();
+      await idle(page);
+      threads[name] = await thread(page);
+      await shoot(page, name);
+    };
+
+    await visit("chat", "the <b>sea</b>", async () => {
+      await told(page, "There is no Node server behind this page.");
+      assert.equal(await page.locator(`${at("copilot-assistant-message")} li`).count(), 3);
+      assert.deepEqual(await said(page), ["the <b>sea</b>"]);
+    });
+    await visit("tools", "What is the weather in Lisbon and Oslo?", async () => {
+      await told(page, "That is the weather in Lisbon and Oslo.");
+      assert.match((await page.locator(at("weather-card")).allInnerTexts()).join("|"), /Lisbon\s+18 °C.*\|.*\s+Oslo\s+16 °C/s);
+    });
+    await visit("steps", "A picnic", async () => {
+      await page.locator(at("step"), { hasText: "Now: " }).waitFor();
+      await told(page, "All done: 7 hours in 3 tasks.");
+      assert.equal(await page.locator(`${at("plan")} li.done`).count(), 3);
+      assert.equal(await page.locator(at("progress")).getAttribute("value"), "100");
+      assert.equal(await page.locator(at("call")).count(), 3);
+    });
+    await visit("cards", "A haiku", async () => {
+      await told(page, "A frog, by Bashō.");
+      assert.match(await page.locator(at("haiku")).innerText(), /A frog jumps into the pond/);
+    });
+    await visit("document", "The server that remembered", async () => {
+      const article = page.locator(at("document"));
+      await article.filter({ hasText: "Once upon" }).waitFor();
+      const early = await article.innerText();
+      await told(page, "The document is written.");
+      assert.match(await article.innerText(), /all of it was there\.$/);
+      assert.ok(early.length < (await article.innerText()).length, "it was seen while it was written");
+    });
+    await visit("thoughts", "How many seconds has a day?", async () => {
+      await told(page, "A day has 86 400 seconds.");
+      await page.getByText("Thought for", { exact: false }).waitFor();
+    });
+    await visit("subagents", "the tide", async () => {
+      await told(page, "So there are two sources about the tide.");
+      const texts = (await answers(page)).filter((text) => text && !text.includes("done"));
+      assert.deepEqual(texts, [
+        "Three sources agree about the tide.", "The second source is a copy of the first.", "So there are two sources about the tide.",
+      ]);
+      assert.equal(await page.locator(at("delegation")).filter({ hasText: "done" }).count(), 2);
+    });
+
+    // Edited by the person, then by the agent; both are there after a reload.
+    await open(page, "recipe");
+    await page.getByLabel("Servings").fill("5");
+    await say(page, "Make it vegan");
+    await told(page, "Vegan tomato soup for 5, with 3 ingredients.");
+    await idle(page);
+    const form = () => page.locator(`${at("recipe")} input`).evaluateAll((all) => all.map((input) => input.value));
+    const recipe = ["Vegan tomato soup", "5", "4 tomatoes", "1 onion", "200 ml oat cream"];
+    assert.deepEqual(await form(), recipe);
+    await reload(page);
+    await told(page, "Vegan tomato soup for 5");
+    assert.deepEqual(await form(), recipe);
+    threads.recipe = await thread(page);
+    await shoot(page, "recipe");
+
+    await open(page, "files");
+    const chooser = page.waitForEvent("filechooser");
+    await page.click(at("copilot-add-menu-button"));
+    await page.getByRole("menuitem").first().click();
+    await (await chooser).setFiles({ name: "notes.txt", mimeType: "text/plain", buffer: Buffer.from("twelve bytes") });
+    await page.locator(at("copilot-attachment-queue"), { hasText: "notes.txt" }).waitFor();
+    await say(page, "Look");
+    await told(page, "notes.txt (document): 12 bytes.");
+    threads.files = await thread(page);
+    await shoot(page, "files");
+    await page.getByRole("button", { name: "Dark" }).click();
+    await shoot(page, "files-dark");
+    return threads;
+  },
+
+  async reload(page) {
+    await open(page, "threads");
+    await say(page, "First");
+    await told(page, "You said: First");
+    await idle(page);
+    await reload(page);
+    await told(page, "You said: First");
+    assert.deepEqual(await said(page), ["First"]);
+    const first = await thread(page);
+
+    await another(page);
+    await say(page, "tokens:250 delay_ms:20 size:24");
+    await written(page, 400);
+    await reload(page);
+    await written(page, 800);
+    await busy(page); // it is still being written, here
+    await idle(page);
+    const [text] = await answers(page);
+    assert.deepEqual(await said(page), ["tokens:250 delay_ms:20 size:24"]);
+    assert.equal((await answers(page)).length, 1);
+    return { first, second: await thread(page), text };
+  },
+
+  async stop(page) {
+    await open(page, "threads");
+    await say(page, LONG);
+    await written(page, 200);
+    await page.click(at("copilot-send-button"));
+    await idle(page);
+    const [text] = await answers(page);
+    await reload(page);
+    await written(page, 100);
+    assert.deepEqual(await answers(page), [text]);
+
+    // Stopped by a page that did not start it; and the conversation goes on.
+    await idle(page);
+    await say(page, LONG);
+    await page.locator(at("copilot-assistant-message")).nth(1).waitFor();
+    await reload(page);
+    await busy(page);
+    await page.locator(at("copilot-assistant-message")).nth(1).waitFor();
+    await page.click(at("copilot-send-button"));
+    await idle(page);
+    await say(page, "Still there?");
+    await told(page, "You said: Still there?");
+    await idle(page);
+    await reload(page);
+    await told(page, "You said: Still there?");
+    assert.deepEqual(await said(page), [LONG, LONG, "Still there?"]);
+    assert.equal(await page.locator(".notice").count(), 0);
+    return { thread: await thread(page), text };
+  },
+
+  // A tool of the page that waits for a person: before and after a reload.
+  async choose(page) {
+    const threads = [];
+    for (const [again, name, answer] of [[false, "Friday 9:15", "Booked: Friday 9:15."], [true, "None of these", "No appointment was made."]]) {
+      await open(page, "choose");
+      if (again) await another(page);
+      await say(page, "The roof");
+      const button = page.locator(at("slots")).getByRole("button", { name });
+      await button.waitFor();
+      if (again) await reload(page);
+      await button.click();
+      await told(page, answer);
+      await idle(page);
+      await reload(page);
+      await told(page, answer);
+      assert.equal(await page.locator(at("slots")).count(), 1);
+      assert.equal(await button.isDisabled(), true);
+      threads.push(await thread(page));
+    }
+    await shoot(page, "choose");
+    return { threads };
+  },
+
+  async approval(page) {
+    const threads = [];
+    const ask = async (text) => {
+      await say(page, text);
+      await page.locator(at("question")).waitFor();
+      await idle(page);
+    };
+    const end = async (text) => {
+      await told(page, text);
+      await idle(page);
+      assert.equal(await page.locator(at("question")).count(), 0);
+      threads.push(await thread(page));
+    };
+
+    await open(page, "approval");
+    await ask("My teapot");
+    await page.getByLabel("Amount in €").fill("25");
+    await shoot(page, "approval");
+    await page.getByRole("button", { name: "Approve" }).click();
+    await end("Refunded 25 €");
+    await reload(page);
+    await told(page, "Refunded 25 €");
+    assert.equal(await page.locator(at("question")).count(), 0);
+
+    await another(page);
+    await ask("My cup");
+    await reload(page);
+    await page.locator(at("question")).waitFor();
+    await page.getByRole("button", { name: "Approve" }).click();
+    await end("Refunded 40 €");
+
+    await another(page);
+    await ask("My plate");
+    await page.getByRole("button", { name: "Cancel" }).click();
+    await end("All right, nothing was refunded.");
+    await ask("My bowl"); // the conversation goes on
+    return { threads };
+  },
+
+  async threads(page) {
+    const rows = page.locator(`${at("thread-list")} li`);
+    const titles = () => page.locator(`${at("thread-list")} .title`).allInnerTexts();
+    const row = (name) => rows.filter({ hasText: name });
+    const begin = async (text) => {
+      await say(page, text);
+      await told(page, `You said: ${text}`);
+      await row(text).waitFor();
+      await idle(page);
+      return thread(page);
+    };
+
+    await open(page, "threads");
+    await page.getByText("Loading…").waitFor({ state: "detached" });
+    const before = await rows.count();
+    const first = await begin("Apples and pears");
+    await page.getByRole("button", { name: "New chat" }).click();
+    await page.locator(at("copilot-assistant-message")).first().waitFor({ state: "detached" });
+    const second = await begin("Bread and butter");
+    assert.notEqual(first, second);
+    assert.deepEqual((await titles()).slice(0, 2), ["Bread and butter", "Apples and pears"]);
+
+    await row("Apples").locator(".title").click();
+    await told(page, "You said: Apples and pears");
+    assert.equal(await thread(page), first);
+    assert.deepEqual(await said(page), ["Apples and pears"]);
+
+    await row("Apples").getByLabel("Rename").click();
+    const name = page.getByRole("textbox", { name: "Name" });
+    await name.fill("Fruit");
+    await name.press("Enter");
+    await row("Fruit").waitFor();
+    await shoot(page, "threads");
+    await row("Bread").getByLabel("Archive").click();
+    await row("Bread").waitFor({ state: "detached" });
+    await reload(page);
+    await row("Fruit").waitFor();
+    assert.equal(await row("Bread").count(), 0);
+    await page.getByLabel("Archived ones, too").check();
+    await row("Bread").getByLabel("Restore").click();
+    await row("Bread").getByLabel("Archive").waitFor();
+    await row("Fruit").getByLabel("Delete").click();
+    await row("Fruit").waitFor({ state: "detached" });
+    await reload(page);
+    await row("Bread").waitFor();
+    assert.equal(await row("Fruit").count(), 0);
+    assert.equal(await rows.count(), before + 1);
+    return { deleted: first, kept: second };
+  },
+
+  // Somebody else, with the address of a conversation that is not theirs.
+  async strangers(page) {
+    await open(page, "threads");
+    await say(page, "A secret");
+    await told(page, "You said: A secret");
+    await idle(page);
+    const id = await thread(page);
+
+    const other = await (await page.context().browser().newContext()).newPage();
+    other.setDefaultTimeout(30_000);
+    await other.goto(new URL("/admin/login/?next=/copilotkit-demo/", address).href);
+    await other.fill("#id_username", "admin");
+    await other.fill("#id_password", "admin");
+    await other.press("#id_password", "Enter");
+    await other.locator(at("copilot-chat-textarea")).waitFor();
+    await open(other, "threads", id);
+    await other.getByText("Loading…").waitFor({ state: "detached" });
+    assert.equal(await other.locator(`${at("thread-list")} li`).count(), 0);
+    await say(other, "Whose is this?");
+    await told(other, "You said: Whose is this?");
+    await idle(other);
+    assert.deepEqual(await answers(other), ["You said: Whose is this?"]);
+    assert.doesNotMatch(await other.content(), /A secret/);
+
+    await reload(page);
+    await told(page, "You said: A secret");
+    assert.deepEqual(await said(page), ["A secret"]);
+    assert.doesNotMatch(await page.content(), /Whose is this/);
+    return { thread: id };
+  },
+
+  // A second tab asks while the first one's answer is being written.
+  async busy(page) {
+    allowed.add(409);
+    await open(page, "threads");
+    await say(page, "First");
+    await told(page, "You said: First");
+    await idle(page);
+    const second = await page.context().newPage();
+    second.setDefaultTimeout(30_000);
+    await open(second, "threads", await thread(page));
+    await told(second, "You said: First");
+    await idle(second);
+
+    await say(page, LONG);
+    await page.locator(at("copilot-assistant-message")).nth(1).waitFor();
+    await say(second, "And me?");
+    const notice = second.locator(".notice");
+    await notice.waitFor();
+    assert.match(await notice.innerText(), /^This conversation is busy/);
+    await idle(second);
+    assert.equal(await notice.count(), 1);
+    await shoot(second, "busy");
+    await page.click(at("copilot-send-button"));
+    await idle(page);
+    await reload(second);
+    await told(second, "You said: First");
+    await idle(second);
+    assert.deepEqual(await said(second), ["First", LONG]);
+    assert.equal(await notice.count(), 0);
+    return { thread: await thread(page) };
+  },
+
+  // An HttpAgent with a connect of its own.
+  async plain(page) {
+    allowed.add(404); // a thread nobody has said anything in
+    await open(page, "plain");
+    await say(page, "First");
+    await told(page, "You said: First");
+    await idle(page);
+    await say(page, LONG);
+    await page.locator(at("copilot-assistant-message")).nth(1).waitFor();
+    await reload(page);
+    await busy(page);
+    await page.locator(at("copilot-assistant-message")).nth(1).waitFor();
+    await page.click(at("copilot-send-button"));
+    await idle(page);
+    const shown = await answers(page);
+    await reload(page);
+    await told(page, "You said: First");
+    await idle(page);
+    assert.deepEqual(await answers(page), shown);
+    assert.deepEqual(await said(page), ["First", LONG]);
+    await shoot(page, "plain");
+    return { thread: await thread(page) };
+  },
+
+  // Dark, and narrow.
+  async looks(page) {
+    await open(page, "steps");
+    await say(page, "A picnic");
+    await told(page, "All done");
+    for (const name of ["Dark", "Light"]) {
+      await page.getByRole("button", { name, exact: true }).click();
+      const [background, text] = await page.evaluate((selector) => [
+        getComputedStyle(document.body).backgroundColor, getComputedStyle(document.querySelector(selector)).color,
+      ], `${at("copilot-assistant-message")} p`);
+      const light = (colour) => (colour.startsWith("oklch") ? Number(/[\d.]+/.exec(colour)[0]) > 0.5 : Number(/\d+/.exec(colour)[0]) > 127);
+      assert.notEqual(light(background), light(text), `${text} on ${background}`);
+      await shoot(page, `looks-${name}`);
+    }
+    await page.setViewportSize({ width: 390, height: 780 });
+    await shoot(page, "looks-narrow");
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+    assert.ok(wide <= 0, `${wide} pixels too wide`);
+    return {};
+  },
+};
+
+const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: FLAGS });
+try {
+  const context = await browser.newContext({ viewport: { width: 1300, height: 820 }, colorScheme: "light" });
+  const page = await context.newPage();
+  page.setDefaultTimeout(30_000);
+  const problems = [];
+  page.on("pageerror", (error) => problems.push(String(error)));
+  page.on("console", (message) => {
+    if (message.type() !== "error" || (leaving && message.text().includes("network error"))) return;
+    const status = /responded with a status of (\d+)/.exec(message.text())?.[1];
+    if (!allowed.has(Number(status))) problems.push(message.text());
+  });
+  let result;
+  try {
+    result = await SCENARIOS[scenario](page);
+  } catch (error) {
+    await shoot(page, `failed-${scenario}`);
+    throw new Error(`${error.stack}\npage said: ${problems.join("; ")}\n${await page.locator("main").innerText().catch(() => "")}`);
+  }
+  assert.deepEqual(problems, []);
+  process.stdout.write(`${JSON.stringify(result)}\n`);
+} finally {
+  await browser.close();
+}
