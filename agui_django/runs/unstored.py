@@ -7,7 +7,6 @@ a client cannot put words into an agent's mouth here, either.
 from __future__ import annotations
 
 import asyncio
-import logging
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,8 +26,6 @@ from agui_django.runs.reading import MaySee
 from agui_django.runs.requests import AgentPolicy
 from agui_django.runs.setup import Closing, RunSetup, Wire
 from agui_django.runs.stream import Entry, shaped
-
-logger = logging.getLogger("agui_django.runs")
 
 #: How many of a scope's threads, the latest first, a request's messages are looked for in.
 THREADS = 50
@@ -55,15 +52,25 @@ def prepare(entry: AgentEntry, run_input: RunInput, asker: Asker) -> RunSetup:
     """What an unstored run starts from; in a database thread.
 
     Its messages are those of the stored thread that the client's are of, as the agent's ``HISTORY`` has it, and the new
-    ones.
+    ones; its state is the client's, where ``STATE_POLICY`` lets it.
+
+    Raises:
+        InvalidInput: the state does not fit the agent's schema.
     """
     policy = AgentPolicy.of(entry)
     data = run_input.data
-    stored = _stored(data["messages"], asker)
+    thread = _thread(data["messages"], asker)
+    stored = [] if thread is None else _messages(thread)
     asked = history.Request(messages=data["messages"], roles=policy.client_roles)
     found = history.reconcile(policy.history, stored, asked, lambda _: None)
     messages = list(_answered([*found.kept, *found.new]))
-    state = data.get("state") or policy.first_state()
+    state = data.get("state")
+    if thread is not None and (not state or policy.state_policy == "server"):
+        state = decode(thread.state)
+    elif state:
+        policy.check_state(state)
+    else:
+        state = policy.first_state()
     address = uuid.uuid4().hex
     return RunSetup(
         run_id=run_input.run_id,
@@ -111,8 +118,12 @@ class Unstored:
 
     def close(self) -> None:
         """Nobody watches it any more; from any thread, harmless at its end."""
+        self.cancel("disconnect")
+
+    def cancel(self, reason: str) -> None:
+        """Stop it; from any thread, harmless at its end."""
         if not self._loop.is_closed() and not self._task.done():
-            self._loop.call_soon_threadsafe(self._control.cancel, "disconnect")
+            self._loop.call_soon_threadsafe(self._control.cancel, reason)
 
     def __aiter__(self) -> Unstored:
         """Batches are taken once."""
@@ -136,13 +147,24 @@ class Unstored:
                 return []
 
     async def _drive(self, entry: AgentEntry, setup: RunSetup) -> None:
+        _alive.add(self)
         try:
             self._log.close(await drive(entry, setup, self._log, self._control))
-        except Exception:
-            logger.exception("The unstored run %s failed", setup.address)
         finally:
+            _alive.discard(self)
             get_engine().slots.give_back(setup.user)
             self._loop.call_soon(self._log.heard.set)  # once this task is done
+
+
+_alive: set[Unstored] = set()
+
+
+def _stop_all(reason: str) -> None:
+    for run in [*_alive]:
+        run.cancel(reason)
+
+
+supervisor.stoppers.append(_stop_all)
 
 
 class _Heard(MemoryLog):
@@ -161,21 +183,25 @@ class _Heard(MemoryLog):
         self.heard.set()
 
 
-def _stored(sent: Sequence[Wire], asker: Asker) -> list[Wire]:
-    """The messages in play of the thread that the latest of these is of; none where none is known."""
+def _thread(sent: Sequence[Wire], asker: Asker) -> Thread | None:
+    """The thread that the latest of these messages is of; None where none is known."""
     alias = database_alias()
     threads = Thread.objects.using(alias).for_scope(asker.scope).order_by("-updated_at")
     recent = list(threads.values_list("pk", flat=True)[:THREADS])
     ids = [message["id"] for message in sent[-THREADS:]]
     known = Message.objects.using(alias).filter(thread__in=recent, message_id__in=ids)
     places: dict[str, int] = dict(known.values_list("message_id", "thread_id"))
-    thread = next((places[message_id] for message_id in reversed(ids) if message_id in places), None)
-    if thread is None:
-        return []
-    latest = Run.objects.using(alias).filter(thread=thread).defer("input", "traceback").order_by("-created_at")[:1]
-    if not all(map(asker.may_see, latest)):
-        return []
-    rows = Message.objects.using(alias).filter(thread=thread).in_play()
+    key = next((places[message_id] for message_id in reversed(ids) if message_id in places), None)
+    if key is None:
+        return None
+    runs = Run.objects.using(alias).filter(thread=key).select_related("thread").defer("input", "traceback")
+    if not all(map(asker.may_see, runs.order_by("-created_at")[:1])):
+        return None
+    return Thread.objects.using(alias).filter(pk=key).first()
+
+
+def _messages(thread: Thread) -> list[Wire]:
+    rows = Message.objects.using(database_alias()).filter(thread=thread).in_play()
     return [decode(wire) for wire in rows.values_list("wire", flat=True)]
 
 

@@ -18,7 +18,7 @@ from agui_django.agents.registry import get_agent
 from agui_django.models import Run, RunEvents, Thread
 from agui_django.protocol.codec import clean, decode
 from agui_django.protocol.errors import AgUiError, Draining, InvalidInput, PermissionRefused
-from agui_django.protocol.run_input import RunInput, parse_run_input
+from agui_django.protocol.run_input import RunInput
 from agui_django.runs import supervisor
 from agui_django.runs.database import database_alias, get_pool
 from agui_django.runs.engine import get_engine
@@ -55,7 +55,7 @@ async def connect(call: Call, agent: str) -> HttpResponseBase:
     """A thread's present, and what runs in it until nothing does; without a frame where the thread is not known."""
     request, name = call.request, await call.mount.agent(agent)
     try:
-        run_input = await starts.parsed(await call.body())
+        run_input = await starts.parsed(await call.body(), files_inside=True)
     except AgUiError:
         await starts.admit(request, name)
         raise
@@ -174,8 +174,7 @@ async def _body(call: Call, name: str) -> bytes:
 async def _suggestion(call: Call, name: str, body: bytes) -> HttpResponseBase | None:
     """The answer to a request for suggestions; None where it is none."""
     try:
-        # Files stay inside: nothing is stored.
-        run_input = await get_pool().run(parse_run_input, body)
+        run_input = await starts.parsed(body, files_inside=True)
     except AgUiError:
         await starts.admit(call.request, name)
         raise
