@@ -2,4 +2,6 @@
 
 from __future__ import annotations
 
+from agui_django.admin import interrupts as interrupts
 from agui_django.admin import runs as runs
+from agui_django.admin import threads as threads

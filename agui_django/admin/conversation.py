@@ -23,7 +23,7 @@ from agui_django.admin.rights import Redactor
 from agui_django.models import Message
 from agui_django.protocol.attachments import referred
 from agui_django.protocol.codec import decode
-from agui_django.protocol.errors import NotJson
+from agui_django.protocol.errors import InvalidJson
 
 #: Messages of a page, and characters of a message that is read for one.
 MESSAGES, LARGE = 100, 64 * 1024
@@ -105,7 +105,7 @@ def value(text: str, redactor: Redactor) -> SafeString:
         return raw(text)
     try:
         return tree(decode(text))
-    except NotJson:
+    except InvalidJson:
         return raw(text)
 
 

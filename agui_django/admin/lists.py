@@ -156,6 +156,10 @@ class ReadOnlyAdmin(BaseAdmin):
         rows: QuerySet[Any] = self.model._default_manager.using(database_alias())
         return rows.order_by(*self.get_ordering(request))
 
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """The permission to look: Django's own takes the one to change for it, too."""
+        return bool(request.user.has_perm(f"{self.opts.app_label}.view_{self.opts.model_name}"))
+
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Runs make rows."""
         return False

@@ -15,7 +15,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from agui_django.models import Message, Run, RunEvents, StateVersion
+from agui_django.models import Message, Run, RunEvents, StateVersion, Thread
 from agui_django.protocol.codec import encode
 from tests.api.conftest import Rows
 
@@ -119,12 +119,12 @@ def test_filters(rows: Rows, reader: Client) -> None:
         assert reader.get(f"{LIST}?{query}").status_code == 302, query
 
 
-@pytest.mark.parametrize("model", [Run])
+@pytest.mark.parametrize("model", [Run, Thread])
 def test_no_other_column_can_be_asked_for(rows: Rows, reader: Client, model: Any) -> None:
     rows.run()
     where = f"/admin/agui_django/{model._meta.model_name}/"
     names = [field.name for field in model._meta.get_fields()]
-    allowed = {"status", "agent", "user", "thread", "transport"} if model is Run else {"agent", "archived"}
+    allowed = {"status", "agent", "user", "thread", "transport"} if model is Run else {"agent", "archived", "owner"}
     for name in names:
         for lookup in ("", "__startswith", "__regex", "__isnull", "__gt"):
             if lookup == "" and name in allowed:
