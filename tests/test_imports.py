@@ -45,7 +45,15 @@ def test_third_parties_are_declared() -> None:
         "django", "asgiref", "rest_framework", "ag_ui", "pydantic", "pydantic_core", "orjson", "jsonpatch",
         "jsonpointer", "jsonschema", "referencing", "typing_extensions", "agui_django",
     }  # fmt: skip
-    optional = {"routing.py", "websocket.py", "relay.py", "runners.py", "pydantic_ai.py", "langgraph.py"}
+    optional = {
+        "routing.py",
+        "websocket.py",
+        "relay.py",
+        "runners.py",
+        "telemetry.py",
+        "pydantic_ai.py",
+        "langgraph.py",
+    }
     for path in (ROOT / "agui_django").rglob("*.py"):
         if path.name in optional:
             continue
