@@ -49,6 +49,35 @@ async function reload(page) {
   await page.locator(at("copilot-chat-textarea")).waitFor();
 }
 
+// In both colours text can be read; and nothing is wider than a phone.
+async function looks(page) {
+  for (const name of ["Dark", "Light"]) {
+    await page.getByRole("button", { name, exact: true }).click();
+    const [background, text] = await page.evaluate((selector) => [
+      getComputedStyle(document.body).backgroundColor, getComputedStyle(document.querySelector(selector)).color,
+    ], `${at("copilot-assistant-message")} p`);
+    const light = (colour) => (colour.startsWith("oklch") ? Number(/[\d.]+/.exec(colour)[0]) > 0.5 : Number(/\d+/.exec(colour)[0]) > 127);
+    assert.notEqual(light(background), light(text), `${text} on ${background}`);
+    await shoot(page, `looks-${name}`);
+  }
+  const wide = page.viewportSize();
+  await page.setViewportSize({ width: 390, height: 780 });
+  await shoot(page, "looks-narrow");
+  const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+  assert.ok(over <= 0, `${over} pixels too wide`);
+  await page.setViewportSize(wide);
+}
+
+// A picture too large to stay inside of its message.
+const noise = (page) => page.evaluate(() => {
+  const canvas = Object.assign(document.createElement("canvas"), { width: 700, height: 700 });
+  const context = canvas.getContext("2d");
+  const pixels = context.createImageData(700, 700);
+  pixels.data.forEach((_, index) => (pixels.data[index] = index % 4 === 3 ? 255 : Math.random() * 256));
+  context.putImageData(pixels, 0, 0);
+  return canvas.toDataURL("image/png").split(",")[1];
+});
+
 // The refusals that a scenario provokes: the browser tells them its console, too.
 const allowed = new Set();
 let leaving = false;
@@ -82,6 +111,7 @@ const SCENARIOS = {
       assert.equal(await page.locator(at("progress")).getAttribute("value"), "100");
       assert.equal(await page.locator(at("call")).count(), 3);
     });
+    await looks(page);
     await visit("cards", "A haiku", async () => {
       await told(page, "A frog, by Bashō.");
       assert.match(await page.locator(at("haiku")).innerText(), /A frog jumps into the pond/);
@@ -123,17 +153,23 @@ const SCENARIOS = {
     await shoot(page, "recipe");
 
     await open(page, "files");
+    const buffer = Buffer.from(await noise(page), "base64");
     const chooser = page.waitForEvent("filechooser");
     await page.click(at("copilot-add-menu-button"));
     await page.getByRole("menuitem").first().click();
-    await (await chooser).setFiles({ name: "notes.txt", mimeType: "text/plain", buffer: Buffer.from("twelve bytes") });
-    await page.locator(at("copilot-attachment-queue"), { hasText: "notes.txt" }).waitFor();
+    await (await chooser).setFiles({ name: "noise.png", mimeType: "image/png", buffer });
+    await page.locator(`${at("copilot-attachment-queue")} img`).waitFor();
     await say(page, "Look");
-    await told(page, "notes.txt (document): 12 bytes.");
+    await told(page, `noise.png (image): ${buffer.length} bytes.`);
+    await idle(page);
+    await reload(page);
+    await told(page, "noise.png (image)");
+    await page.waitForFunction((selector) => document.querySelector(selector)?.naturalWidth === 700, `${at("copilot-user-message")} img`);
+    await say(page, "Thanks");
+    await told(page, "Attach a file with the paper clip.");
+    await idle(page);
     threads.files = await thread(page);
     await shoot(page, "files");
-    await page.getByRole("button", { name: "Dark" }).click();
-    await shoot(page, "files-dark");
     return threads;
   },
 
@@ -248,7 +284,14 @@ const SCENARIOS = {
     await ask("My plate");
     await page.getByRole("button", { name: "Cancel" }).click();
     await end("All right, nothing was refunded.");
-    await ask("My bowl"); // the conversation goes on
+
+    // Typed over: the client keeps the message back until the question is answered, and sends it along.
+    await ask("My bowl");
+    await say(page, "Never mind");
+    await page.locator(".notice", { hasText: "pending interrupt" }).waitFor();
+    await page.getByRole("button", { name: "Refuse" }).click();
+    await page.locator(at("copilot-assistant-message"), { hasText: "All right, nothing was refunded." }).nth(1).waitFor();
+    await idle(page);
     return { threads };
   },
 
@@ -387,27 +430,6 @@ const SCENARIOS = {
     assert.deepEqual(await said(page), ["First", LONG]);
     await shoot(page, "plain");
     return { thread: await thread(page) };
-  },
-
-  // Dark, and narrow.
-  async looks(page) {
-    await open(page, "steps");
-    await say(page, "A picnic");
-    await told(page, "All done");
-    for (const name of ["Dark", "Light"]) {
-      await page.getByRole("button", { name, exact: true }).click();
-      const [background, text] = await page.evaluate((selector) => [
-        getComputedStyle(document.body).backgroundColor, getComputedStyle(document.querySelector(selector)).color,
-      ], `${at("copilot-assistant-message")} p`);
-      const light = (colour) => (colour.startsWith("oklch") ? Number(/[\d.]+/.exec(colour)[0]) > 0.5 : Number(/\d+/.exec(colour)[0]) > 127);
-      assert.notEqual(light(background), light(text), `${text} on ${background}`);
-      await shoot(page, `looks-${name}`);
-    }
-    await page.setViewportSize({ width: 390, height: 780 });
-    await shoot(page, "looks-narrow");
-    const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
-    assert.ok(wide <= 0, `${wide} pixels too wide`);
-    return {};
   },
 };
 
