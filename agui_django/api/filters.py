@@ -57,8 +57,8 @@ class _IdField(forms.CharField):
     def __init__(self, **options: Any) -> None:
         super().__init__(strip=False, max_length=255, **options)
 
-    def to_python(self, value: Any) -> str:
-        return clean_text(super().to_python(value) or "")
+    def to_python(self, value: Any) -> str | None:
+        return None if value is None else clean_text(super().to_python(value) or "")
 
 
 class _UserField(forms.Field):
@@ -99,9 +99,13 @@ class Moment(django_filters.Filter):  # type: ignore[misc]
 
 @extend_schema_field(str)
 class Id(django_filters.Filter):  # type: ignore[misc]
-    """A text that has to be equal."""
+    """A text that has to be equal; an empty one, too: it is no wish to see everything."""
 
     field_class = _IdField
+
+    def filter(self, rows: QuerySet[Any], value: str | None) -> QuerySet[Any]:
+        """The rows that have it."""
+        return rows if value is None else rows.filter(**{self.field_name: value})
 
 
 @extend_schema_field({"type": ["integer", "string"]})

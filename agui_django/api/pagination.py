@@ -163,7 +163,7 @@ def _read(cursor: str, order: str, model: type[Model], column: str) -> tuple[boo
 
 
 def known_only(query: QueryDict, known: Sequence[str], texts: Container[str]) -> None:
-    """Refuse a query that says what nobody reads: a misspelt filter, or an empty one, would show everything.
+    """Refuse a query that says what nobody reads: a misspelt filter, an empty one, or the first of two.
 
     Args:
         query: what was sent.
@@ -173,8 +173,10 @@ def known_only(query: QueryDict, known: Sequence[str], texts: Container[str]) ->
     Raises:
         InvalidInput: naming what can be said.
     """
-    if empty := [name for name in known if name not in texts and "" in query.getlist(name)]:
-        fields = [{"path": name, "message": "must not be empty"} for name in empty]
+    empty = [name for name in known if name not in texts and "" in query.getlist(name)]
+    fields = [{"path": name, "message": "must not be empty"} for name in empty]
+    fields += [{"path": name, "message": "can be given once"} for name in known if len(query.getlist(name)) > 1]
+    if fields:
         raise InvalidInput("The query is malformed.", fields=fields)
     if any(name not in known for name in query):
         message = f"takes only {', '.join(sorted(known))}" if known else "takes no parameters"

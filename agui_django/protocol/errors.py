@@ -73,7 +73,7 @@ class InvalidJson(RequestError):
 
 
 class InvalidInput(RequestError):
-    """The run input has malformed fields."""
+    """The request has malformed fields."""
 
 
 class UnsupportedVersion(InvalidInput):

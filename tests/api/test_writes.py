@@ -306,6 +306,7 @@ def test_malformed_feedback(api: Client, ada: Any, body: Any) -> None:
     message = Rows(ada).message("m1")
     exchange = api.ask("PUT", f"messages/{message.pk}/feedback", body)
     assert exchange.status == 422, exchange.chunks
+    assert b"run input" not in b"".join(exchange.chunks)  # there is none
     assert not Feedback.objects.exists()
 
 
