@@ -80,7 +80,7 @@ async def booking(run: RunContext) -> None:
 
 
 HAIKU = {
-    "japanese": ["古池や", "蛙飛び込む", "水の音"],
+    "japanese": ["Furu ike ya", "kawazu tobikomu", "mizu no oto"],
     "english": ["An old silent pond", "A frog jumps into the pond", "Splash! Silence again"],
     "colour": "#0f766e",
 }
@@ -182,7 +182,7 @@ async def files(run: RunContext) -> None:
     content = run.messages[-1].content if run.messages else ""
     parts = [part for part in content if part.type != "text"] if isinstance(content, list) else []
     if not parts:
-        await run.say("Attach a file with the paper clip.")
+        await run.say("Attach a file with the + button.")
     for part in parts:
         data = await run.attachment(part)
         metadata = getattr(part, "metadata", None) or {}

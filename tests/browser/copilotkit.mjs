@@ -166,7 +166,7 @@ const SCENARIOS = {
     await told(page, "noise.png (image)");
     await page.waitForFunction((selector) => document.querySelector(selector)?.naturalWidth === 700, `${at("copilot-user-message")} img`);
     await say(page, "Thanks");
-    await told(page, "Attach a file with the paper clip.");
+    await told(page, "Attach a file with the + button.");
     await idle(page);
     threads.files = await thread(page);
     await shoot(page, "files");

@@ -6,7 +6,7 @@ function Card({ args }) {
   return (
     <div className="card haiku" data-testid="haiku" style={{ borderColor: args.colour }}>
       {(args.japanese ?? []).map((line, index) => (
-        <p key={line}><span lang="ja">{line}</span> <small>{args.english?.[index]}</small></p>
+        <p key={line}><span lang="ja-Latn">{line}</span> <small>{args.english?.[index]}</small></p>
       ))}
     </div>
   );

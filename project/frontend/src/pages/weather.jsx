@@ -2,7 +2,7 @@ import { useRenderTool } from "@copilotkit/react-core/v2";
 import { z } from "zod";
 import { Chat } from "../chat.jsx";
 
-const SIGNS = { sunny: "☀️", cloudy: "☁️", rainy: "🌧️", windy: "💨" };
+const SIGNS = { sunny: "☀", cloudy: "☁", rainy: "☂", windy: "⚑" };
 
 function Card({ parameters, status, result }) {
   const found = status === "complete" && result ? JSON.parse(result) : null;
