@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
+import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -117,13 +118,17 @@ async def test_front_end_tools(server: LiveServer, headers: dict[str, str]) -> N
     assert done.said == ["Painting it red, 7."]
 
 
-@pytest.mark.asyncio
-async def test_cancel_stops_the_remote_run(server: LiveServer, headers: dict[str, str]) -> None:
+def test_cancel_stops_the_remote_run(server: LiveServer, headers: dict[str, str]) -> None:
     remote = at(server, "slow", headers)
-    result = await run_agent(remote, "go", cancel_after=1.5)
-    assert result.outcome == "cancelled"
-    await asyncio.to_thread(wait_until, lambda: Run.objects.get().status == "cancelled")
-    await remote.aclose()
+    with override_agent("far", remote), Client(f"{server.url}/agui/agents/far", headers=headers) as client:
+        run = client.run("go")
+        for event in run:
+            if event["type"] == "TEXT_MESSAGE_CONTENT":
+                assert run.cancel()
+                break
+        assert run.wait().outcome == "cancelled"
+        wait_until(lambda: list(Run.objects.values_list("status", flat=True)) == ["cancelled"] * 2)
+        asyncio.run_coroutine_threadsafe(remote.aclose(), server.loop).result(10)
 
 
 async def broken(run: Any) -> None:
@@ -346,18 +351,31 @@ async def test_no_retry_behind_the_first_event() -> None:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("early", [True, False])
 async def test_cancel_closes_the_connection(early: bool) -> None:
+    waiting = threading.Event()
+
     async def waits(request: Asked) -> None:
         if not early:
             await request.begin()
             await request.started()
-            await request.events({"type": "TEXT_MESSAGE_CHUNK", "messageId": "m1", "delta": "half"})
+        waiting.set()
         await gone(request)
 
     with scripted(waits) as server:
         remote = RemoteAgent(server.url, hosts=["127.0.0.1"])
-        result = await run_agent(remote, "hi", cancel_after=0.5)
-        assert result.outcome == "cancelled"
-        assert await asyncio.to_thread(server.left.wait, 5)
+
+        async def leaving(run: Any) -> None:
+            async def read() -> None:
+                async for _ in remote.run(run):
+                    pass
+
+            reading = asyncio.create_task(read())
+            assert await asyncio.to_thread(waiting.wait, 20)
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+
+        assert (await run_agent(leaving, "hi", timeout=60)).outcome == "success"
+        assert await asyncio.to_thread(server.left.wait, 20)
         await remote.aclose()
 
 
