@@ -93,13 +93,13 @@ async def test_slow_drip() -> None:
     async def heartbeats(request: Request) -> None:
         await request.begin()
         await request.started()
-        for _ in range(15):
+        for _ in range(10):
             await request.send(b":\n\n")
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.3)
         await request.finished()
 
     assert await code_of(drip, idle_timeout=0.4) == "provider_unavailable"
-    assert (await result_of(heartbeats, idle_timeout=1)).outcome == "success"
+    assert (await result_of(heartbeats, idle_timeout=2)).outcome == "success"
 
 
 @pytest.mark.parametrize(

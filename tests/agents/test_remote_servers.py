@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import shutil
 import subprocess
 import threading
@@ -168,6 +169,46 @@ def test_through_two_sites(server: LiveServer, headers: dict[str, str], ada: Any
         there = Thread.objects.filter(owner=ada).exclude(thread_id="t1")
         assert len({thread.thread_id for thread in there}) == there.count() == 2
         asyncio.run_coroutine_threadsafe(remote.aclose(), server.loop).result(10)
+
+
+def test_questions_that_were_dropped(server: LiveServer, headers: dict[str, str]) -> None:
+    """The user writes on: the other site is told that its questions are given up, with what the user wrote."""
+    remote = at(server, "refund", headers)
+    with override_agent("far", remote, open_interrupts="cancel"):
+        with Client(f"{server.url}/agui/agents/far", headers=headers) as client:
+            client.run("refund 7").wait()
+            assert client.run("never mind").wait().outcome in ("success", "interrupt")
+        status = InterruptRow.objects.exclude(thread__thread_id=client.thread_id).order_by("pk").first()
+        assert status is not None
+        assert status.status == "cancelled"
+        asyncio.run_coroutine_threadsafe(remote.aclose(), server.loop).result(10)
+
+
+def test_files_that_are_kept_here(server: LiveServer, headers: dict[str, str]) -> None:
+    """The other side cannot fetch them: they go along."""
+
+    async def fine(request: Asked) -> None:
+        await request.begin()
+        await request.started()
+        await request.finished()
+
+    data = base64.b64encode(b"\x89PNG" + bytes(1 << 21)).decode()
+    picture = {
+        "type": "image",
+        "source": {"type": "data", "value": data, "mimeType": "image/png"},
+        "metadata": {"n": 1},
+    }
+    with scripted(fine) as there:
+        remote = RemoteAgent(there.url, hosts=["127.0.0.1"])
+        with (
+            override_agent("far", remote),
+            Client(f"{server.url}/agui/agents/far", headers=headers) as client,
+        ):
+            client.run([{"type": "text", "text": "look"}, picture]).wait()
+        stored = Thread.objects.get().messages.get(role="user").wire
+        asyncio.run_coroutine_threadsafe(remote.aclose(), server.loop).result(10)
+    assert len(stored) < 1000  # it is kept beside the message
+    assert there.requests[0].input["messages"][0]["content"] == [{"type": "text", "text": "look"}, picture]
 
 
 # ---- others ----------------------------------------------------------------------------------------------------------
