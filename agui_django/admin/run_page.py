@@ -77,6 +77,7 @@ def page(site: AdminSite, request: HttpRequest, key: str) -> HttpResponse:
         "extra": value(run.extra, hide),
         "content": hide.content,
         "active": not run.ended,
+        "may_see_questions": any(map(request.user.has_perm, (rights.ANSWER, "agui_django.view_interrupt"))),
         "may_see_thread": request.user.has_perm("agui_django.view_thread"),
         "may_cancel": request.user.has_perm(rights.CANCEL),
         "may_export": hide.content and request.user.has_perm(rights.EXPORT),

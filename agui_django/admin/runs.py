@@ -100,8 +100,8 @@ class RunAdmin(ReadOnlyAdmin):
     @admin.display(description=gettext_lazy("thread"))
     def conversation(self, run: Any) -> Any:
         """The title and the last words, or the id."""
-        link = format_html('<a href="?thread={}" dir="auto">{}</a>', run.thread_id, run.shown_title)
-        return format_html('{} <span class="agui-quiet" dir="auto">{}</span>', link, run.shown_words[:60])
+        link = format_html('<a href="?thread={}" dir="auto">{}</a>', run.thread_id, run.shown_title[:40])
+        return format_html('{} <span class="agui-quiet" dir="auto">{}</span>', link, run.shown_words[:40])
 
     @admin.display(description=gettext_lazy("time"))
     def duration(self, run: Run) -> str:

@@ -144,5 +144,9 @@ def _placed(bars: list[Bar], first: int, last: int, cut: int) -> Timeline:
         "step": _("steps"), "subagent": _("subagents"), "reasoning": _("reasoning"), "text": _("messages"),
         "tool": _("tools"), "state": _("state"), "end": _("end"),
     }  # fmt: skip
-    ticks = [(LEFT + (WIDTH - LEFT) * n // 5, f"{span * n / 5000:.1f} s") for n in range(5)]
+    ticks = [(LEFT + (WIDTH - LEFT) * n // 5, _tick(span * n // 5, span)) for n in range(5)]
     return Timeline(bars, [(names[lane], y) for lane, y in rows.items()], ticks, 30 + len(used) * LANE, cut)
+
+
+def _tick(at: int, span: int) -> str:
+    return f"{at} ms" if span < 2_000 else f"{at / 1000:.1f} s"
