@@ -109,7 +109,7 @@ def test_a_body_that_is_too_large(kit: Kit) -> None:
 
 def test_a_process_that_goes_away_takes_no_runs(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "draining", lambda: True)
-    for method in ("run", "suggest"):
+    for method in ("run", "connect", "suggest"):
         got = kit.stream(method, {**said(), "tools": [SUGGEST]})
         assert (got.status, json.loads(got.text)["error"]) == (503, "draining")
 

@@ -57,6 +57,11 @@ def test_malformed_pages(kit: Kit, query: str) -> None:
     assert kit.ask("GET", f"/threads?{query}").status_code == 400
 
 
+def test_a_change_that_is_too_large(kit: Kit) -> None:
+    kit.stream("run", said())
+    assert kit.ask("PATCH", "/threads/t1", {"name": "A", "more": "x" * 200_000}).status_code == 413
+
+
 @pytest.mark.parametrize("body", [{"name": 1}, {"archived": "yes"}, {"name": "x" * 300}, []])
 def test_malformed_changes(kit: Kit, body: Any) -> None:
     kit.stream("run", said())

@@ -15,7 +15,7 @@ from agui_django.access import Caller, get_policy
 from agui_django.agents.registry import all_agents
 from agui_django.conf import settings
 from agui_django.protocol.codec import decode, encode
-from agui_django.protocol.errors import AgUiError, InvalidInput
+from agui_django.protocol.errors import AgUiError, BodyTooLarge, InvalidInput
 from agui_django.runs.database import get_pool
 from agui_django.transports import requests, starts
 
@@ -100,9 +100,11 @@ class Call:
         """The members of the body, which may be missing. The caller has been asked for.
 
         Raises:
-            As `body`; InvalidJson and InvalidInput: it is no JSON object.
+            As `body`, at a smaller size; InvalidJson and InvalidInput: it is no JSON object.
         """
         body = await self.body(required=False)
+        if len(body) > starts.LARGE:
+            raise BodyTooLarge
         value = decode(body) if body.strip() else {}
         if not isinstance(value, dict):
             raise InvalidInput(fields=[{"path": "", "message": "must be an object"}])

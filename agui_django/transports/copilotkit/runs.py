@@ -22,8 +22,8 @@ from agui_django.protocol.run_input import RunInput
 from agui_django.runs import supervisor
 from agui_django.runs.database import database_alias, get_pool
 from agui_django.runs.engine import get_engine
-from agui_django.runs.feed import follow_thread
-from agui_django.runs.stream import Batches, Frame
+from agui_django.runs.feed import Feed, follow_thread
+from agui_django.runs.stream import Frame
 from agui_django.runs.unstored import Asker, Unstored, prepare
 from agui_django.transports import requests, sse, starts
 from agui_django.transports.copilotkit import threads
@@ -53,6 +53,8 @@ async def run(call: Call, agent: str) -> HttpResponseBase:
 
 async def connect(call: Call, agent: str) -> HttpResponseBase:
     """A thread's present, and what runs in it until nothing does; without a frame where the thread is not known."""
+    if supervisor.draining():
+        raise Draining  # feeds end now: the thread would look as if it were empty
     request, name = call.request, await call.mount.agent(agent)
     try:
         run_input = await starts.parsed(await call.body(), files_inside=True)
@@ -73,7 +75,7 @@ async def connect(call: Call, agent: str) -> HttpResponseBase:
     if thread is None:
         return sse.stream_response(_nothing())
     may_see = partial(get_policy().may_see, user)
-    feed: Batches = follow_thread(thread.pk, legacy=run_input.legacy, until_idle=True, may_see=may_see)
+    feed = follow_thread(thread.pk, legacy=run_input.legacy, until_idle=True, may_see=may_see)
     return sse.stream_response(feed if asked is None else Asking(feed, *asked))
 
 
@@ -135,14 +137,14 @@ class Asking:
         question: wire text of its CUSTOM event, which nothing but the run's log knows.
     """
 
-    def __init__(self, feed: Batches, run: str, question: str) -> None:
+    def __init__(self, feed: Feed, run: str, question: str) -> None:
         self._feed = feed
         self._run = run
         self._question = question
 
     def close(self) -> None:
         """Stop watching."""
-        self._feed.close()  # type: ignore[attr-defined]  # a feed has it
+        self._feed.close()
 
     def __aiter__(self) -> Asking:
         """Batches are taken once."""
