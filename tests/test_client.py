@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
@@ -377,3 +378,18 @@ def test_silence() -> None:
 def test_it_needs_no_django() -> None:
     code = "import sys; from agui_django.client import Client; sys.exit('django' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("module", ["agui_django.client", "agui_django.agents.remote"])
+def test_without_httpx_it_says_what_to_install(module: str) -> None:
+    """The app itself works without."""
+    code = (
+        "import sys; sys.modules['httpx'] = None\n"
+        "import django; django.setup()\n"
+        "import agui_django.urls, agui_django.checks\n"
+        f"import {module}"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    env = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=100, check=False)
+    assert done.stderr.splitlines()[-1].endswith("httpx: pip install 'agui_django[remote]'"), done.stderr

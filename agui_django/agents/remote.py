@@ -15,7 +15,10 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 from weakref import WeakKeyDictionary
 
-import httpx
+try:
+    import httpx
+except ImportError as error:
+    raise ImportError("Remote agents need httpx: pip install 'agui_django[remote]'") from error
 
 from agui_django.agents.context import RunContext
 from agui_django.agents.remote_hosts import GuardedTransport, Hosts

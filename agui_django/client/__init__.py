@@ -8,7 +8,7 @@ from __future__ import annotations
 
 try:
     import httpx as _httpx  # noqa: F401
-except ImportError as error:  # pragma: no cover
+except ImportError as error:
     raise ImportError("The AG-UI client needs httpx: pip install 'agui_django[remote]'") from error
 
 from agui_django.client.aio import AsyncClient, AsyncRun
