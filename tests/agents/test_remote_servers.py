@@ -184,6 +184,29 @@ def test_questions_that_were_dropped(server: LiveServer, headers: dict[str, str]
         asyncio.run_coroutine_threadsafe(remote.aclose(), server.loop).result(10)
 
 
+def test_an_id_that_is_used_again(server: LiveServer, headers: dict[str, str]) -> None:
+    """Whoever numbers questions from one in each run is answered in each run."""
+
+    async def asks(request: Asked) -> None:
+        await request.begin()
+        await request.started()
+        answers = [entry["payload"] for entry in request.input.get("resume", ())]
+        if answers:
+            await request.events({"type": "TEXT_MESSAGE_CHUNK", "messageId": f"m{answers}", "delta": f"{answers}"})
+            await request.finished()
+        else:
+            asked = {"id": "q1", "reason": "input_required"}
+            await request.finished(outcome={"type": "interrupt", "interrupts": [asked]})
+
+    with scripted(asks) as there:
+        remote = RemoteAgent(there.url, hosts=["127.0.0.1"])
+        with override_agent("far", remote), Client(f"{server.url}/agui/agents/far", headers=headers) as client:
+            for number in (1, 2):
+                assert client.run("ask").wait().outcome == "interrupt"
+                assert client.resume({"q1": number}).wait().text == f"[{number}]"
+        asyncio.run_coroutine_threadsafe(remote.aclose(), server.loop).result(10)
+
+
 def test_files_that_are_kept_here(server: LiveServer, headers: dict[str, str]) -> None:
     """The other side cannot fetch them: they go along."""
 
