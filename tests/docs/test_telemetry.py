@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from functools import partial
+from io import StringIO
 from typing import Any
 
 import pytest
 from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import export as metric_export
+from opentelemetry.sdk.trace import export
 
 from agui_django.runs import supervisor
 from agui_django.runs.start import astart_run
@@ -28,8 +32,11 @@ def test_every_name_is_in_the_page_and_no_other() -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_sample(agui_runtime: None, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+async def test_the_sample(agui_runtime: None, monkeypatch: pytest.MonkeyPatch) -> None:
     made: dict[str, Any] = {}
+    terminal = StringIO()  # the exporters keep the stdout that they were imported with
+    for module, name in ((export, "ConsoleSpanExporter"), (metric_export, "ConsoleMetricExporter")):
+        monkeypatch.setattr(module, name, partial(getattr(module, name), out=terminal))
     monkeypatch.setattr(trace, "set_tracer_provider", lambda each: made.update(trace=each))
     monkeypatch.setattr(metrics, "set_meter_provider", lambda each: made.update(metrics=each))
     assert SAMPLE is not None
@@ -42,7 +49,7 @@ async def test_the_sample(agui_runtime: None, monkeypatch: pytest.MonkeyPatch, c
     finally:
         made["trace"].shutdown()
         made["metrics"].shutdown()
-    shown = capfd.readouterr().out
+    shown = terminal.getvalue()
     assert '"name": "agui.run echo"' in shown
     assert '"name": "agui.flush.duration"' in shown
     assert str(run.pk) in shown
