@@ -97,12 +97,19 @@ def conversation(rows: QuerySet[Message], redactor: Redactor, before: str = "", 
     return Conversation(view.said, found[-1]["order"] if more else None)
 
 
-def value(text: str, redactor: Redactor) -> SafeString:
-    """A value's wire text, or any other text, as the viewer may see it."""
+def value(text: str, redactor: Redactor, size: int | None = None) -> SafeString:
+    """A value's wire text, or any other text, as the viewer may see it.
+
+    Args:
+        text: the text, or its beginning.
+        redactor: the viewer's.
+        size: how long all of it is.
+    """
+    size = size or len(text)
     if not redactor.content:
-        return escape(redactor.hidden(len(text)))
-    if len(text) > CUT:
-        return raw(text)
+        return escape(redactor.hidden(size))
+    if size > CUT:
+        return raw(text, size)
     try:
         return tree(decode(text))
     except InvalidJson:

@@ -61,11 +61,16 @@ class Words:
         return format_html('<div class="agui-text" dir="auto">{}</div>', mark_safe(html))  # noqa: S308 - cleaned
 
 
-def raw(text: str) -> SafeString:
-    """A text as it is, with marks for characters that cannot be seen; a long one is cut."""
-    shown = text[:CUT]
+def raw(text: str, size: int | None = None) -> SafeString:
+    """A text as it is, with marks for characters that cannot be seen; a long one is cut.
+
+    Args:
+        text: the text, or its beginning.
+        size: how long all of it is.
+    """
+    shown, size = text[:CUT], size or len(text)
     marked = _UNSEEN.sub(lambda found: f"\u2039U+{ord(found[0]):04X}\u203a", escape(shown))
-    cut = cut_note(len(text)) if len(text) > CUT else ""
+    cut = cut_note(size) if size > CUT else ""
     return format_html('<pre class="agui-raw" dir="auto">{}</pre>{}', mark_safe(marked), cut)  # noqa: S308 - escaped
 
 

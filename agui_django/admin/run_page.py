@@ -15,6 +15,7 @@ from django.contrib.admin import AdminSite
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
 from django.core.handlers.asgi import ASGIRequest
+from django.db.models.functions import Left, Length
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 from django.shortcuts import get_object_or_404, render
 from django.utils.translation import gettext as _
@@ -25,6 +26,7 @@ from agui_django.admin.changes import changes
 from agui_django.admin.conversation import conversation, value
 from agui_django.admin.downloads import NDJSON, RASTER, SAFE, event_lines, file_parts, streamed
 from agui_django.admin.lists import log, people, redactor
+from agui_django.admin.markdown import CUT
 from agui_django.admin.rights import Redactor
 from agui_django.admin.statuses import badge, seconds
 from agui_django.admin.timeline import timeline
@@ -38,6 +40,10 @@ from agui_django.transports import requests, sse
 
 #: Events of a page, and how many rows of a log are looked through for one type.
 EVENTS_SHOWN, LOOKED = 200, 20_000
+#: Columns that may be large: of these a page reads the beginning.
+PARTS = ("input", "outcome", "result", "usage", "extra")
+#: Characters of a log that are looked through for one page.
+CHARACTERS = 16 * 1024 * 1024
 #: Seconds after which a stream asks again whether its viewer may still watch.
 AGAIN = 30.0
 
@@ -70,11 +76,8 @@ def page(site: AdminSite, request: HttpRequest, key: str) -> HttpResponse:
         "error_text": hide.text(run.error_text),
         "traceback": run.traceback if hide.traceback else "",
         "traceback_hidden": bool(run.traceback) and not hide.traceback,
-        "input": value(run.input, hide),
-        "outcome": value(run.outcome, hide) if run.outcome else "",
-        "result": value(run.result, hide) if run.result else "",
-        "usage": value(run.usage, hide),
-        "extra": value(run.extra, hide),
+        "parts": [(name, size, value(head, hide, size)) for name, head, size in _parts(run) if size],
+        "cut": CUT,
         "content": hide.content,
         "active": not run.ended,
         "may_see_questions": any(map(request.user.has_perm, (rights.ANSWER, "agui_django.view_interrupt"))),
@@ -94,7 +97,7 @@ def find(key: Any) -> Run:
     """
     runs = Run.objects.using(database_alias()).select_related("thread")
     try:
-        return runs.defer("thread__state", "thread__metadata").get(pk=key)
+        return runs.defer("thread__state", "thread__metadata", *PARTS).get(pk=key)
     except (Run.DoesNotExist, ValidationError, ValueError):
         raise Http404 from None
 
@@ -113,6 +116,22 @@ def sentence(run: Run) -> str:
         "cancelled": _("It was stopped after %(took)s (%(why)s).") % ref,
         "failed": _("It failed after %(took)s with %(code)s; the person was shown the reference %(ref)s.") % ref,
     }[run.status]
+
+
+def _parts(run: Run) -> list[tuple[str, str, int]]:
+    """The beginnings of what may be large, and how large it is: one statement."""
+    sized: dict[str, Any] = {f"{name}_head": Left(name, CUT) for name in PARTS}
+    sized |= {f"{name}_size": Length(name) for name in PARTS}
+    row: Any = Run.objects.using(database_alias()).filter(pk=run.pk).values(**sized).get()
+    return [(name, row[f"{name}_head"], row[f"{name}_size"]) for name in PARTS]
+
+
+def part(request: HttpRequest, run: UUID, name: str) -> HttpResponse:
+    """What may be large, whole."""
+    if name not in PARTS:
+        raise Http404
+    text = getattr(find(run), name)
+    return HttpResponse(text, content_type="text/plain; charset=utf-8", headers=SAFE)
 
 
 def _neighbours(run: Run, alias: str) -> dict[str, Any]:
@@ -142,14 +161,15 @@ def events(site: AdminSite) -> Callable[..., HttpResponseBase]:
             raise Http404 from None
         gone = done = False
         entries: list[Entry] = []
-        at = after
+        at, read = after, 0
         try:
-            while len(entries) <= EVENTS_SHOWN and at - after < LOOKED:
+            while len(entries) <= EVENTS_SHOWN and at - after < LOOKED and read < CHARACTERS:
                 some = get_pool().run_sync(read_entries, found.pk, at, EVENTS_SHOWN)
                 if not some:
                     done = True
                     break
                 at = some[-1][0]
+                read += sum(len(text) for _seq, text, _plain in some)
                 entries += [each for each in some if not wanted or _is(each[1], wanted)]
         except CursorGone:
             gone = True

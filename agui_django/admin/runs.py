@@ -182,6 +182,11 @@ class RunAdmin(ReadOnlyAdmin):
             path("<uuid:run>/live/", guard.live(site, run_page.live, VIEW), name="agui_django_run_live"),
             path("<uuid:run>/events/", guard.page(site, run_page.events(site), VIEW), name="agui_django_run_events"),
             path(
+                "<uuid:run>/<slug:name>.txt",
+                guard.page(site, run_page.part, VIEW, content),
+                name="agui_django_run_part",
+            ),
+            path(
                 "<uuid:run>/events.ndjson", guard.page(site, run_page.download, VIEW, content, rights.EXPORT),
                 name="agui_django_run_download",
             ),

@@ -21,6 +21,8 @@ from agui_django.runs.stream import Entry, read_entries
 
 #: Events that are looked at, bars that are drawn, and the drawing's width.
 LOOKED, BARS, WIDTH = 5_000, 500, 1000
+#: Characters after which no more of a log is read.
+CHARACTERS = 4 * 1024 * 1024
 LANE, LEFT = 22, 90
 
 #: A beginning -> its end, the member that ties them, and the lane.
@@ -73,14 +75,15 @@ class Timeline:
 def timeline(run: Run, redactor: Redactor) -> Timeline:
     """The drawing of a run; empty where its log is gone, or tells no times."""
     entries: list[Entry] = []
-    after = 0
+    after = read = 0
     try:
-        while len(entries) < LOOKED:
+        while len(entries) < LOOKED and read < CHARACTERS:
             some = get_pool().run_sync(read_entries, run.pk, after)
             if not some:
                 break
             entries += some
             after = some[-1][0]
+            read += sum(len(text) for _seq, text, _plain in some)
     except CursorGone:
         return Timeline()
     cut = after if after < run.last_seq else 0

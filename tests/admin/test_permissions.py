@@ -9,15 +9,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib import admin
 from django.contrib.auth.models import Permission
 from django.test import AsyncClient, Client
 from django.urls import URLPattern
 
+from agui_django.admin import run_page
 from agui_django.admin.markdown import Words, raw, tree
+from agui_django.admin.rights import Redactor
 from agui_django.models import Attachment, Feedback, Interrupt, Run, RunEvents, StateVersion, Thread
 from agui_django.protocol.codec import encode
+from agui_django.runs.stream import Follow
 from tests.api.conftest import Rows
 
 VERBS = (
@@ -38,6 +41,7 @@ ADDRESSES: dict[str, tuple[str, list[set[str]]]] = {
     "run_live": (f"{RUN}<run>/live/", [{"view_run"}]),
     "run_events": (f"{RUN}<run>/events/", [{"view_run"}]),
     "run_download": (f"{RUN}<run>/events.ndjson", [{"view_run", "view_content", "export"}]),
+    "run_part": (f"{RUN}<run>/input.txt", [{"view_run", "view_content"}]),
     "run_message": (f"{RUN}message/<message>/", [{"view_content"}]),
     "run_file": (f"{RUN}file/<file>/", [{"view_content"}]),
     "thread_changelist": (THREAD, [{"view_thread"}]),
@@ -246,6 +250,31 @@ def test_the_live_stream(ada: Any, grant: Callable[..., Any]) -> None:
     assert Client().get(address).status_code == 302
 
 
+def test_the_live_stream_ends_with_the_permission(
+    ada: Any, grant: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_page, "AGAIN", 0.0)
+    planted = Planted(ada, lambda name: f"SECRET-{name}")
+    user = grant("view_run", "view_content")
+
+    async def watch() -> list[list[int]]:
+        watched = run_page.Watched(Follow(planted.run.pk), user.pk, await sync_to_async(Redactor)(user))
+        seen = [[len(text) for _seq, text, _plain in await anext(watched)]]
+        await sync_to_async(user.user_permissions.clear)()
+        again = run_page.Watched(Follow(planted.run.pk), user.pk, watched._hide)
+        seen += [[len(text) for _seq, text, _plain in batch] async for batch in again]
+        return seen
+
+    assert [len(batch) for batch in async_to_sync(watch)()] == [15]
+
+
+def test_without_an_asgi_server_nothing_is_streamed(ada: Any, grant: Callable[..., Any]) -> None:
+    planted = Planted(ada, lambda name: f"SECRET-{name}")
+    client = Client()
+    client.force_login(grant("view_run"))
+    assert client.get(planted.at(ADDRESSES["run_live"][0])).status_code == 503
+
+
 @pytest.mark.timeout(300)
 def test_planted_secrets_stay_hidden(ada: Any, grant: Callable[..., Any]) -> None:
     planted_names: list[str] = []
@@ -337,7 +366,11 @@ def test_nothing_that_was_written_acts(ada: Any, grant: Callable[..., Any]) -> N
     client = Client()
     client.force_login(grant(*VERBS))
     for address in planted.addresses():
-        if address.endswith(("/live/", ".ndjson", "/export/")) or "/message/" in address or "/status/" in address:
+        if (
+            address.endswith(("/live/", ".ndjson", "/export/", ".txt"))
+            or "/message/" in address
+            or "/status/" in address
+        ):
             continue  # not HTML
         response = client.get(address)
         if response.status_code == 200 and "html" in response["Content-Type"]:

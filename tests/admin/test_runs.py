@@ -225,8 +225,21 @@ def test_what_is_large_is_cut(rows: Rows, reader: Client) -> None:
     run = rows.run()
     Run.objects.filter(pk=run.pk).update(input=encode({"forwardedProps": {"x": "y" * 3_000_000}}))
     large = rows.message("m1", "word " * 2_000_000, run=run)
-    page = text(reader, page_of(run))
+    line = encode({"type": "CUSTOM", "name": "n", "value": "v" * 1_000_000, "timestamp": 1})
+    for seq in range(1, 41):
+        RunEvents.objects.create(run=run, first_seq=seq, last_seq=seq, text=line)
+    Run.objects.filter(pk=run.pk).update(last_seq=40)
+    with CaptureQueriesContext(connection) as statements:
+        page = text(reader, page_of(run))
     assert len(page) < 120_000
+    assert not any(', "agui_django_run"."input",' in query["sql"] for query in statements)
+    assert "The first 16384 of 3000027 characters." in page
+    assert len(text(reader, f"{LIST}{run.pk}/input.txt")) == 3_000_027
+    assert reader.get(f"{LIST}{run.pk}/traceback.txt").status_code == 404
+    events = reader.get(f"{LIST}{run.pk}/events/")
+    # As many as sixteen million characters hold, each cut; the rest is behind the link.
+    assert 16 <= len(events.context["rows"]) <= 20
+    assert len(events.content) < 600_000 and events.context["next"] == len(events.context["rows"])
     address = f"/admin/agui_django/run/message/{large.pk}/"
     assert address in page
     response = reader.get(address)
