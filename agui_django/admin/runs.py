@@ -11,8 +11,10 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonRespons
 from django.http.response import HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.urls import path, reverse
+from django.utils.formats import date_format
 from django.utils.html import format_html
 from django.utils.http import urlencode
+from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
@@ -90,7 +92,7 @@ class RunAdmin(ReadOnlyAdmin):
     @admin.display(description=gettext_lazy("started"))
     def started(self, run: Run) -> Any:
         """When it was asked for, where it has not started."""
-        return run.started_at or run.created_at
+        return date_format(localtime(run.started_at or run.created_at), "j M H:i:s")
 
     @admin.display(description=gettext_lazy("person"))
     def person(self, run: Any) -> Any:
