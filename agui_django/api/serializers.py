@@ -138,6 +138,12 @@ class StateVersionShape(Shape):
     createdAt = Moment(source="created_at")
 
 
+# Inside allOf: drf-spectacular names the choices of a field by its component, and here two share them.
+@extend_schema_field({"allOf": [{"type": "string", "enum": Run.Status.values}]})
+class RunStatus(serializers.ChoiceField):
+    """Where a run is in its life."""
+
+
 class RunShape(Shape):
     """A run of an agent."""
 
@@ -148,7 +154,7 @@ class RunShape(Shape):
     agent = _text()
     user = Key(source="user_id", help_text="Whom it runs for.")
     actor = Key(source="actor_id", help_text="Who started it, where that is somebody else.")
-    status = serializers.ChoiceField(choices=Run.Status.values, read_only=True)
+    status = RunStatus(choices=Run.Status.values, read_only=True)
     outcome = WireObjectOrNull(help_text="That of the terminal event.")
     errorCode = _text(source="error_code")
     errorReference = _text(source="error_reference", help_text="Names the failure in the server's log.")
