@@ -67,7 +67,8 @@ class Given:
         extra = {key: body.pop(key) for key in ("actor", "may_answer") if key in body}
         data = {
             "threadId": "t1", "runId": f"run{number}", "messages": [user(f"user{number}")],
-            "tools": [{"name": "front", "description": "", "parameters": {}}], "context": [], "forwardedProps": {}, **body,
+            "tools": [{"name": "front", "description": "", "parameters": {}}], "context": [], "forwardedProps": {},
+            **body,
         }  # fmt: skip
         return StartRequest(
             scope=self.scope, owner=self.owner, user=self.owner, agent=policy or AgentPolicy("echo"),
