@@ -113,15 +113,18 @@ def test_blocks(story: Story) -> None:
     story.assert_client_equals_store(step)
 
 
+#: What the page can do; a call of anything else is the agent's own, and no page can answer it.
+TOOLS = [
+    {"name": name, "description": name, "parameters": {"type": "object", "properties": {}}}
+    for name in ("pick_color", "pick_size")
+]
+
+
 def test_frontend_tool_round_trip(story: Story) -> None:
-    tools = [
-        {"name": name, "description": name, "parameters": {"type": "object", "properties": {}}}
-        for name in ("pick_color", "pick_size")
-    ]
     first, second = story.run(
         "paint",
-        {"add": [user("paint it")], "parameters": {"tools": tools}},
-        {"answer": {"pick_color": "red", "pick_size": "12"}, "parameters": {"tools": tools}},
+        {"add": [user("paint it")], "parameters": {"tools": TOOLS}},
+        {"answer": {"pick_color": "red", "pick_size": "12"}, "parameters": {"tools": TOOLS}},
     )["steps"]
     assert first["error"] is None and second["error"] is None
     calls = [call for message in first["messages"] for call in message.get("toolCalls", [])]
@@ -150,8 +153,10 @@ def test_frontend_tool_round_trip_of_one_message(story: Story) -> None:
     )
     thanks = script({"type": "TEXT_MESSAGE_CHUNK", "messageId": "m2", "role": "assistant", "delta": "Thank you."})
     _, second = story.run(
-        "script", {"add": [ask]}, {"answer": {"pick_color": "red", "pick_size": "12"}, "add": [thanks]}
-    )["steps"]  # fmt: skip
+        "script",
+        {"add": [ask], "parameters": {"tools": TOOLS}},
+        {"answer": {"pick_color": "red", "pick_size": "12"}, "add": [thanks], "parameters": {"tools": TOOLS}},
+    )["steps"]
     assert second["error"] is None
     calls = [
         {"id": call, "type": "function", "function": {"name": name, "arguments": ""}}
@@ -246,7 +251,7 @@ def test_subagents(story: Story) -> None:
 
 def test_a_subagents_question(story: Story) -> None:
     first, second = story.run(
-        "desk", {"add": [user("when was it?")]}, {"resume": {"status": "resolved", "payload": 1869}}
+        "archive_desk", {"add": [user("when was it?")]}, {"resume": {"status": "resolved", "payload": 1869}}
     )["steps"]  # fmt: skip
     assert first["error"] is None and second["error"] is None
     said = [message["content"] for message in second["messages"][1:]]

@@ -24,7 +24,7 @@ SAID = {
     "blocks": "go",
     "paint": "go",
     "trip": "go",
-    "desk": "go",
+    "archive_desk": "go",
     "team": "go",
 }
 

@@ -637,7 +637,9 @@ def elsewhere(before: Run) -> Run:
 async def test_a_cursor_reads_and_writes() -> None:
     run = uuid.uuid4()
     assert Cursor.of(str(Cursor(run, 7))) == Cursor(run, 7)
-    for text_ in ("", "x", f"{run}", f"{run}:", f"{run}:x", f"{run}:1:2", f" {run}:1"):
+    assert Cursor.of(f"{run}:1:2") == Cursor(run, 1, 2)
+    assert Cursor.of(str(Cursor(run, 1, 2))) == Cursor(run, 1, 2)
+    for text_ in ("", "x", f"{run}", f"{run}:", f"{run}:x", f"{run}:1:x", f"{run}:1:2:3", f" {run}:1"):
         assert Cursor.of(text_) is None
 
 

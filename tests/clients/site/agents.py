@@ -75,7 +75,7 @@ async def release(run: RunContext) -> None:
     _gates[run.text].set()
 
 
-@agent("desk")
+@agent("archive_desk")
 async def desk(run: RunContext) -> None:
     """Delegates to somebody who has a question."""
     async with run.subagent("researcher", description="looks things up", text="the year", key="r") as sub:
