@@ -85,7 +85,7 @@ def refund_order(order_id: int, amount: int) -> str:
     return Order.objects.get(pk=order_id).refund(amount)
 
 
-@agent("sample-support")  # raw OpenAI deltas, tools, approvals, front-end tools, resume
+@agent("sample-approving-support")  # raw OpenAI deltas, tools, approvals, front-end tools, resume
 async def support(run: RunContext, *, llm: LLM = default_llm) -> None:
     while True:
         await run.dispatch_tool_calls(find_order, refund_order)  # may end the run here

@@ -441,7 +441,9 @@ try {
   const problems = [];
   page.on("pageerror", (error) => problems.push(String(error)));
   page.on("console", (message) => {
-    if (message.type() !== "error" || (leaving && message.text().includes("network error"))) return;
+    // A page that turns to another thread drops what it was reading: its console calls that a failed fetch.
+    if (message.type() !== "error" || message.text().includes("Failed to fetch")) return;
+    if (leaving && message.text().includes("network error")) return;
     const status = /responded with a status of (\d+)/.exec(message.text())?.[1];
     if (!allowed.has(Number(status))) problems.push(message.text());
   });

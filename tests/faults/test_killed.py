@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -205,9 +206,19 @@ def test_during_a_resume_before_it_acted(point: str, pair: Pair) -> None:
 def answer_by_api(pair: Pair, thread: str, amount: int) -> int:
     """Answer through the REST API of the first process, in which the run that carries the answer begins."""
     with sse.client(pair.first.base_url) as http:
-        (question,) = http.get("/api/agui/interrupts", params={"threadId": thread}).json()["results"]
-        answer = http.post(f"/api/agui/interrupts/{question['id']}/answer", json={"payload": {"amount": amount}})
-        return answer.status_code
+        listed = patiently(lambda: http.get("/api/agui/interrupts", params={"threadId": thread}))
+        assert listed.status_code == 200, listed.text
+        (question,) = listed.json()["results"]
+        address = f"/api/agui/interrupts/{question['id']}/answer"
+        return patiently(lambda: http.post(address, json={"payload": {"amount": amount}})).status_code
+
+
+def patiently(ask: Callable[[], httpx.Response]) -> httpx.Response:
+    """The answer to a request; asked again while the database is away, as the answer 503 invites to."""
+    until = time.monotonic() + 20
+    while (answer := ask()).status_code == 503 and time.monotonic() < until:
+        time.sleep(0.5)
+    return answer
 
 
 @pytest.mark.parametrize("point", ["opening", "opened", "answered"])
