@@ -165,8 +165,9 @@ async def test_many_feeds_hold_no_threads(ada: Any, headers: Any) -> None:
     try:
         for exchange in exchanges:
             await exchange.until(lambda each=exchange: len(told(each)) == 4)
-        names = [thread.name for thread in threading.enumerate()]
-        assert len(names) < 15, names
+        async with asyncio.timeout(20):  # a request's thread that was let go takes a moment to end
+            while len(threading.enumerate()) >= 15:
+                await asyncio.sleep(0.05)
     finally:
         await asyncio.gather(*(exchange.leave() for exchange in exchanges))
     from agui_django.runs.broadcaster import broadcaster
