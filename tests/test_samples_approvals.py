@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from agui_django import RunContext, agent, approval_required
 from agui_django.agents.openai_chat import to_messages, to_tools
-from tests.agents.completions import Model, calls, chunk, texts
+from tests.agents.completions import Model, calls, chunk, piece, texts
 from tests.running import checked, run
 
 pytestmark = pytest.mark.asyncio
@@ -85,7 +85,7 @@ def refund_order(order_id: int, amount: int) -> str:
     return Order.objects.get(pk=order_id).refund(amount)
 
 
-@agent("sample-approving-support")  # raw OpenAI deltas, tools, approvals, front-end tools, resume
+@agent("sample-support")  # raw OpenAI deltas, tools, approvals, front-end tools, resume
 async def support(run: RunContext, *, llm: LLM = default_llm) -> None:
     while True:
         await run.dispatch_tool_calls(find_order, refund_order)  # may end the run here
@@ -186,3 +186,44 @@ async def test_support_declined():
     assert second.said == ["Sorry."]
     assert contents(llm.asked[-1])[-1] == ("tool", "Not approved: too late")
     assert refunded == []
+
+
+async def test_support_with_a_correction():
+    """A search, an approval with a correction, and the words after it; the model sees every step in order."""
+    llm = Model(
+        [chunk({"reasoning_content": "First the order."}), *calls("find_order", ['{"order', '_id": 7}'], id="c1")],
+        calls("refund_order", ['{"order_id": 7, "amount": 400}'], id="c2"),
+        texts(["Refunded ", "40 €."]),
+    )
+    first = await run(partial(support, llm=llm), "refund 7", tools=["pick_color"])
+    assert first.outcome == "interrupt"
+    [question] = first.interrupts.values()
+    assert question.message == "Refund 400 € for order 7?"
+    assert refunded == []
+    key = next(iter(first.interrupts))
+    second = checked(await first.resume({key: {"approved": True, "editedArgs": {"order_id": 7, "amount": 40}}}))
+    assert second.outcome == "success"
+    assert second.said == ["Refunded 40 €."]
+    assert refunded == [(7, 40)]
+    messages, tools = llm.asked[-1]
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "assistant", "tool"]
+    assert [messages[2]["tool_call_id"], messages[4]["tool_call_id"]] == ["c1", "c2"]
+    assert [tool["function"]["name"] for tool in tools] == ["find_order", "refund_order", "pick_color"]
+    assert tools[0]["function"]["parameters"]["properties"] == {"order_id": {"type": "integer"}}
+
+
+async def test_support_waits_for_the_page_first():
+    """Two calls in one answer: the page's ends the run, and the approval is asked for when the page has answered."""
+    both = [
+        chunk({"tool_calls": [piece(0, "c1", "pick_color", "{}"), piece(1, "c2", "refund_order", "")]}),
+        chunk({"tool_calls": [piece(1, None, None, '{"order_id": 1, "amount": 2}')]}),
+    ]
+    llm = Model(both, texts(["Done."]))
+    first = await run(partial(support, llm=llm), tools=["pick_color"])
+    assert first.outcome == "success"
+    second = checked(await first.answer_frontend({"pick_color": "red"}))
+    assert second.outcome == "interrupt"
+    third = checked(await second.resume({next(iter(second.interrupts)): {"approved": False, "reason": "no"}}))
+    assert third.said == ["Done."]
+    assert refunded == []
+    assert [m["role"] for m in llm.asked[-1][0]] == ["user", "assistant", "tool", "tool"]
