@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from datetime import datetime
+from decimal import Decimal
 from typing import ClassVar
 
 from django.conf import settings
@@ -167,12 +168,33 @@ class Run(models.Model):
     error_reference = models.CharField(max_length=32, blank=True)
     traceback = models.TextField(blank=True, help_text="Staff only.")
     error_fingerprint = models.CharField(max_length=64, blank=True)
+    error_place = models.CharField(
+        max_length=ID_LENGTH,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Staff only: the exception's class and the innermost frame outside libraries.",
+    )
     end_reason = models.CharField(max_length=40, blank=True, help_text="user, staff, disconnect, timeout, shutdown ...")
     usage = models.TextField(default="[]", help_text="Wire text of the terminal event's usage list.")
     input_tokens = models.PositiveBigIntegerField(default=0)
     cached_tokens = models.PositiveBigIntegerField(default=0)
     output_tokens = models.PositiveBigIntegerField(default=0)
     reasoning_tokens = models.PositiveBigIntegerField(default=0)
+    model = models.CharField(
+        max_length=ID_LENGTH,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="The models of its usage, joined by ' + '.",
+    )
+    cost_nanos = models.PositiveBigIntegerField(
+        null=True, blank=True, help_text="Billionths of the currency, fixed when the run closed; empty: not priced."
+    )
+    currency = models.CharField(max_length=3, blank=True, default="", db_default="", help_text="ISO 4217, of the cost.")
+    priced_on = models.DateField(
+        null=True, blank=True, help_text="Date of the oldest price in the cost; empty: the agent's own figure."
+    )
     tool_calls = models.PositiveIntegerField(default=0)
     open_interrupts = models.PositiveIntegerField(default=0)
     last_seq = models.PositiveIntegerField(default=0, help_text="Number of the last event; exact once closed.")
@@ -229,6 +251,11 @@ class Run(models.Model):
             # What few runs have: an index of all of them would be written with each run for nothing.
             models.Index(fields=["actor"], name="agui_run_actor", condition=Q(actor__isnull=False)),
             models.Index(fields=["resumed_run"], name="agui_run_resumed", condition=Q(resumed_run__isnull=False)),
+            models.Index(
+                fields=["error_fingerprint", "-created_at"],
+                name="agui_run_errors",
+                condition=~Q(error_fingerprint=""),
+            ),
         ]
 
     def __str__(self) -> str:
@@ -239,6 +266,11 @@ class Run(models.Model):
     def ended(self) -> bool:
         """Whether the run has its terminal event."""
         return self.status in self.TERMINAL
+
+    @property
+    def cost(self) -> Decimal | None:
+        """What it cost, in units of `currency`; None: not priced."""
+        return None if self.cost_nanos is None else Decimal(self.cost_nanos).scaleb(-9)
 
 
 class RunEvents(models.Model):
