@@ -1,12 +1,12 @@
 // Drives one official client, over HTTP or (spec.websocket) over a socket, through the steps read as JSON from standard input; prints what the client saw as JSON.
+// A list of specs is taken one after the other. A step with `tell` writes that to standard error at its
+// first event; one with `leaveAt` leaves at an event of that type, and the run goes on.
 // Law: nothing here interprets events; messages and state are the client's own.
 import { readFileSync } from "node:fs";
 import { socketAgent } from "./socket_agent.mjs";
 
-const spec = JSON.parse(readFileSync(0, "utf8"));
-const client = await import(spec.client);
-const { HttpAgent } = client;
-const SocketAgent = spec.websocket ? socketAgent(client.AbstractAgent, spec.websocket) : null;
+const given = JSON.parse(readFileSync(0, "utf8"));
+let spec, HttpAgent, SocketAgent; // of the spec that is being driven
 console.error = () => {}; // the clients report a failed run here and throw it as well
 const warnings = [];
 console.warn = (...parts) => warnings.push(parts.map(String).join(" "));
@@ -78,6 +78,8 @@ async function runStep(agent, step) {
   const subscriber = {
     onEvent({ event }) {
       seen.events.push(event);
+      if (step.tell && seen.events.length === 1) process.stderr.write(`${step.tell}\n`);
+      if (event.type === step.leaveAt) agent.abortRun();
       if (step.stopAt && !stopping && seen.events.filter((e) => e.type === step.stopAt.type).length >= step.stopAt.count)
         stopping = stopRun(agent, step.stopAt);
     },
@@ -96,14 +98,25 @@ async function runStep(agent, step) {
   return seen;
 }
 
-let agent = newAgent();
-const steps = [];
-for (const step of spec.steps) {
-  if (step.fresh) {
-    agent.socket?.close();
-    agent = newAgent();
+async function drive(one) {
+  spec = one;
+  const client = await import(spec.client);
+  HttpAgent = client.HttpAgent;
+  SocketAgent = spec.websocket ? socketAgent(client.AbstractAgent, spec.websocket) : null;
+  exchanges.length = warnings.length = 0;
+  let agent = newAgent();
+  const steps = [];
+  for (const step of spec.steps) {
+    if (step.fresh) {
+      agent.socket?.close();
+      agent = newAgent();
+    }
+    steps.push(await runStep(agent, step));
   }
-  steps.push(await runStep(agent, step));
+  agent.socket?.close();
+  return { steps, exchanges: [...exchanges], warnings: [...warnings], sockets: SocketAgent?.opened ?? 0 };
 }
-agent.socket?.close();
-process.stdout.write(JSON.stringify({ steps, exchanges, warnings, sockets: SocketAgent?.opened ?? 0 }));
+
+const seen = [];
+for (const one of [given].flat()) seen.push(await drive(one));
+process.stdout.write(JSON.stringify(Array.isArray(given) ? seen : seen[0]));
