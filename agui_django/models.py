@@ -222,6 +222,17 @@ class Run(models.Model):
         related_name="resuming_runs",
         help_text="The interrupted run whose questions this one answers.",
     )
+    reviewed_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        on_delete=models.SET_NULL,
+        null=True,
+        blank=True,
+        db_index=False,
+        related_name="+",
+        help_text="Who of the staff looked into it.",
+    )
+    reviewed_at = models.DateTimeField(null=True, blank=True)
+    review_note = models.TextField(blank=True, default="", db_default="", help_text="Staff only: what they found.")
 
     objects = RunQuerySet.as_manager()
 
@@ -232,6 +243,7 @@ class Run(models.Model):
             ("view_content", "Can read what users and agents wrote"),
             ("view_traceback", "Can read tracebacks of failed runs"),
             ("cancel_run", "Can stop others' runs"),
+            ("review_run", "Can mark runs as reviewed"),
         ]
         constraints: ClassVar = [
             models.UniqueConstraint(
@@ -256,6 +268,8 @@ class Run(models.Model):
                 name="agui_run_errors",
                 condition=~Q(error_fingerprint=""),
             ),
+            models.Index(fields=["-created_at"], name="agui_run_reviewed", condition=Q(reviewed_at__isnull=False)),
+            models.Index(fields=["reviewed_by"], name="agui_run_reviewer", condition=Q(reviewed_by__isnull=False)),
         ]
 
     def __str__(self) -> str:

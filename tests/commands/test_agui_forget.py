@@ -54,7 +54,7 @@ def named(given: Given, bob: Given) -> None:
     row = Message.objects.filter(thread=thread).get()
     Feedback.objects.create(thread=thread, message=row, user=ada, rating=1)
     Feedback.objects.create(thread=thread, message=row, user=bob.owner, rating=1)
-    Run.objects.filter(thread=thread).update(user=ada, actor=ada)
+    Run.objects.filter(thread=thread).update(user=ada, actor=ada, reviewed_by=ada)
     Interrupt.objects.filter(thread=thread).update(answered_by=ada, seen_by=ada, seen_at=timezone.now())
     Attachment.objects.create(thread=thread, user=ada, name="x", media_type="image/png", size=1, digest="d")
     StateVersion.objects.create(thread=thread, version=7, state="{}", origin="staff", user=ada)
@@ -74,7 +74,8 @@ def places() -> dict[str, int]:
 
 EVERYWHERE = [
     "1 times {} as attachment.user", "1 times {} as interrupt.answered_by", "1 times {} as interrupt.seen_by",
-    "1 times {} as run.actor", "1 times {} as run.user", "1 times {} as stateversion.user",
+    "1 times {} as run.actor", "1 times {} as run.reviewed_by", "1 times {} as run.user",
+    "1 times {} as stateversion.user",
 ]  # fmt: skip
 
 
