@@ -1,6 +1,6 @@
 """System checks: what would otherwise show as a 500, a buffered stream or a lost run. Each comes with a hint.
 
-E001 to E005, E010 and E011 settings, E006 to E009 agents, E012 packages, W001 to W005 how the site is set up.
+E001 to E005, E010, E011 and E013 settings, E006 to E009 agents, E012 packages, W001 to W005 how the site is set up.
 """
 
 from __future__ import annotations
@@ -51,6 +51,20 @@ def check_settings(**_: Any) -> list[CheckMessage]:
         else:
             found.extend(_dotted_paths(key, value))
     return found
+
+
+@register("agui_django")
+def check_prices(**_: Any) -> list[CheckMessage]:
+    """`PRICES` can be computed with."""
+    from agui_django.runs.pricing import problems
+
+    written = user_settings().get("PRICES")
+    if not isinstance(written, Mapping):
+        return []  # there are none, or check_settings tells
+    return [
+        Error(f"{NAME}['PRICES']: {problem}.", hint=_documented("PRICES"), id="agui_django.E013")
+        for problem in problems(written)
+    ]
 
 
 @register("agui_django")
@@ -283,6 +297,8 @@ def _misfit(wanted: Any, value: Any) -> str:
         # not `in`: that takes True for 1, and raises for what cannot be hashed
         fits = any(type(value) is type(choice) and value == choice for choice in arguments)
         return "" if fits else f"one of {', '.join(map(repr, arguments))}"
+    if origin is Mapping:
+        return "" if isinstance(value, Mapping) else "a dict"
     if origin is tuple:
         fits = _is_list(value) and all(isinstance(item, str) for item in value)
         return "" if fits else "a list of strings"

@@ -143,6 +143,14 @@ class Defaults:
     ADAPTERS: tuple[str, ...] = ()
     """Dotted paths of adapter classes that `register` asks whether they take an object."""
 
+    PRICES: Mapping[str, Mapping[str, Any]] | None = None
+    """What models cost: by the model's name as agents report it (``"gpt-5-mini"``, or with its provider,
+    ``"openai/gpt-5-mini"``; ``*`` at the end stands for any rest) a dict with ``input`` and ``output``, amounts per
+    million tokens, ``currency`` (``"USD"``), and ``date``, the day of the price list (``"2026-11-01"``).
+    ``cached_input`` and ``cache_write_input`` may be added; without them such tokens cost as other input. Amounts are
+    numbers, or texts such as ``"0.25"``. A run's cost is computed when it closes and stays as it is; without a price
+    for each of its models the run is not priced."""
+
     TITLE: str | None = None
     """Dotted path of a function of a thread and its messages (wire dicts) that gives the thread's title, synchronous or
     not. It is called once the first turn has ended, outside of any transaction, and has a minute; when it fails or

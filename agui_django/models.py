@@ -133,6 +133,8 @@ class Run(models.Model):
 
     ACTIVE: ClassVar = (Status.PENDING, Status.RUNNING)
     TERMINAL: ClassVar = (Status.FINISHED, Status.INTERRUPTED, Status.CANCELLED, Status.FAILED)
+    #: Runs that used tokens whose cost is not known.
+    NOT_PRICED: ClassVar = Q(cost_nanos=None) & (Q(input_tokens__gt=0) | Q(output_tokens__gt=0))
 
     uuid = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False, help_text="The run's address.")
     thread = models.ForeignKey(Thread, on_delete=models.CASCADE, related_name="runs", db_index=False)  # see Meta

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Awaitable, Mapping
 from contextlib import AbstractContextManager
+from decimal import Decimal
 from functools import cached_property
 from hashlib import sha256
 from typing import Any, Literal, cast
@@ -15,6 +16,7 @@ from uuid import uuid4
 
 from agui_django.agents.asking import Asks, plain, use_key
 from agui_django.agents.calls import ToolCall
+from agui_django.agents.costs import Cost
 from agui_django.agents.dispatching import Dispatches
 from agui_django.agents.facts import Facts, S, wire_part
 from agui_django.agents.items import MessageBlock, StepBlock, any_thread
@@ -171,6 +173,8 @@ class RunContext(Facts[S], Delegates, Predicts, Asks, Once, Dispatches):
         provider: str = "",
         input_tokens: int | None = None,
         output_tokens: int | None = None,
+        cost: Decimal | float | str | None = None,
+        currency: str = "",
         **parts: int,
     ) -> None:
         """Report the tokens of a model call; summed per provider and model, sent with the terminal event.
@@ -180,6 +184,8 @@ class RunContext(Facts[S], Delegates, Predicts, Asks, Once, Dispatches):
             provider: the provider's name.
             input_tokens: every prompt token, cached ones included.
             output_tokens: every generated token, reasoning included.
+            cost: what the call cost, where the provider says so; clients are not sent it. Without it ``PRICES`` counts.
+            currency: of the cost: ``"USD"``.
             parts: ``reasoning_tokens``, ``cached_input_tokens``, ``cache_write_input_tokens``: parts of the totals.
         """
         entry: Wire = {"provider": provider} if provider else {}
@@ -192,7 +198,7 @@ class RunContext(Facts[S], Delegates, Predicts, Asks, Once, Dispatches):
                 raise TypeError(f"usage() got an unknown part {name!r}; known are {', '.join(_USAGE)}.")
             if count is not None:
                 entry[_USAGE[name]] = int(count)
-        self._sink.call(self._sink.add_usage, entry)
+        self._sink.call(self._sink.add_usage, entry, None if cost is None else Cost(cost, currency))
 
     # ---- tool calls ----
 

@@ -13,6 +13,7 @@ from typing import Any, Generic, Literal, NoReturn, Protocol, TypeVar, cast
 
 from ag_ui.core import BaseEvent
 
+from agui_django.agents.costs import Cost
 from agui_django.agents.state import StateDocument
 
 T = TypeVar("T")
@@ -202,8 +203,8 @@ class RunSink(Protocol):
     def suspend(self) -> NoReturn:
         """Leave the agent's function: what was asked is open now."""
 
-    def add_usage(self, entry: Wire) -> None:
-        """Sum up usage for the terminal event."""
+    def add_usage(self, entry: Wire, cost: Cost | None = None) -> None:
+        """Sum up usage for the terminal event; ``cost`` is the agent's own figure for it."""
 
     def flush(self) -> Awaitable[None]:
         """Until all so far is stored and visible."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
+from decimal import Decimal
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar, cast, overload
@@ -94,10 +95,13 @@ class SyncRunContext(Facts[S], SyncDelegates, Predicts, Asks, SyncOnce, SyncDisp
         provider: str = "",
         input_tokens: int | None = None,
         output_tokens: int | None = None,
+        cost: Decimal | float | str | None = None,
+        currency: str = "",
         **parts: int,
     ) -> None:
         """Report the tokens of a model call. See `RunContext.usage`."""
-        self._run.usage(model=model, provider=provider, input_tokens=input_tokens, output_tokens=output_tokens, **parts)
+        counts: Any = {"input_tokens": input_tokens, "output_tokens": output_tokens, **parts}
+        self._run.usage(model=model, provider=provider, cost=cost, currency=currency, **counts)
 
     # ---- tool calls ----
 

@@ -165,6 +165,17 @@ class RunShape(Shape):
     cachedTokens = _whole(source="cached_tokens")
     outputTokens = _whole(source="output_tokens")
     reasoningTokens = _whole(source="reasoning_tokens")
+    model = _text(help_text="The models of its usage, joined by ' + '.")
+    cost = serializers.DecimalField(
+        None, 9, read_only=True, allow_null=True, help_text="Fixed when it ended; null: it is not priced."
+    )
+    currency = _text(help_text="Of the cost, such as USD.")
+    pricedOn = serializers.DateField(
+        source="priced_on",
+        read_only=True,
+        allow_null=True,
+        help_text="Of the oldest price in the cost; null: it is the agent's own figure.",
+    )
     toolCalls = _whole(source="tool_calls")
     openInterrupts = _whole(source="open_interrupts", help_text="Questions that it ended with.")
     lastSeq = _whole(source="last_seq", help_text="The number of its last event; exact once it has ended.")
@@ -251,6 +262,10 @@ class UsageShape(Shape):
     reasoningTokens = _whole()
     toolCalls = _whole()
     durationMs = _whole()
+    cost = serializers.DictField(
+        child=serializers.DecimalField(None, 9), read_only=True, help_text="By currency, of the runs that are priced."
+    )
+    notPriced = _whole(help_text="Runs that used tokens and are not priced.")
 
 
 class UsageGroupShape(UsageShape):
@@ -258,6 +273,7 @@ class UsageGroupShape(UsageShape):
 
     day = serializers.DateField(required=False)
     agent = serializers.CharField(required=False)
+    model = serializers.CharField(required=False)
     user = Key(read_only=False, required=False)
 
 

@@ -12,9 +12,9 @@ from uuid import UUID
 from django.db.models import F
 from django.utils import timezone
 
-from agui_django.models import Interrupt, Message, MessageQuerySet, Run, RunEvents, StateVersion, Thread
+from agui_django.models import ID_LENGTH, Interrupt, Message, MessageQuerySet, Run, RunEvents, StateVersion, Thread
 from agui_django.protocol.codec import encode
-from agui_django.runs import merging, once, resume, sql
+from agui_django.runs import merging, once, pricing, resume, sql
 from agui_django.runs.database import database_alias, transact
 from agui_django.runs.ledger import (
     STEP,
@@ -125,6 +125,7 @@ def run_values(closing: Closing, last_seq: int) -> dict[str, Any]:
         values["result"] = encode(terminal["result"])
     if closing.usage:
         values["usage"] = encode(closing.usage)
+        values |= pricing.columns(closing.usage, closing.costs)
     if (failure := closing.failure) is not None:
         values |= {
             "error_code": failure.code[:100],
@@ -132,6 +133,7 @@ def run_values(closing: Closing, last_seq: int) -> dict[str, Any]:
             "error_reference": failure.reference[:32],
             "traceback": failure.traceback,
             "error_fingerprint": fingerprint(failure),
+            "error_place": f"{failure.kind} {failure.place}".strip()[:ID_LENGTH],
         }
     return values
 

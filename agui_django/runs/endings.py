@@ -7,6 +7,7 @@ A text that is not ours never reaches the client.
 from __future__ import annotations
 
 import asyncio
+import re
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from typing import Any
 
 from django.core.exceptions import PermissionDenied
 
+import agui_django
 from agui_django.protocol.errors import (
     AgentDenied,
     AgentError,
@@ -31,6 +33,9 @@ from agui_django.protocol.errors import (
     StateTooLarge,
 )
 from agui_django.runs.setup import Failure, Status, Wire
+
+#: Files whose frames are nobody's mistake: installed packages, Python's own, and this one.
+_LIBRARIES = re.compile(rf"site-packages|/lib/python|^<|^{re.escape(agui_django.__path__[0])}/")
 
 
 @dataclass
@@ -81,11 +86,22 @@ class Ending:
         shown = self.trace_of or self.error
         trace = "".join(traceback.format_exception(shown)) if shown is not None else ""
         detail = self.detail or (f"{type(self.error).__name__}: {self.error}" if self.error is not None else self.text)
-        return Failure(self.code, reference, detail, trace, self.public)
+        told = {} if self.error is None else {"kind": type(self.error).__name__, "place": place_of(self.error)}
+        return Failure(self.code, reference, detail, trace, self.public, **told)
 
     def message(self, reference: str) -> str:
         """The text of RUN_ERROR: what the user may read."""
         return f"{self.text} (reference {reference})" if self.referenced else self.text
+
+
+def place_of(error: BaseException) -> str:
+    """The innermost frame outside libraries, such as ``shop/agents.py refund``; empty: it was never raised.
+
+    Without the line's number: an edit elsewhere in the file keeps the error's identity.
+    """
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    own = [code for code in codes if not _LIBRARIES.search(code.co_filename)] or codes
+    return f"{'/'.join(own[-1].co_filename.split('/')[-2:])} {own[-1].co_qualname}" if own else ""
 
 
 def decide(happened: Happened) -> Ending:

@@ -40,6 +40,7 @@ from agui_django.runs.broadcaster import broadcaster
 from agui_django.runs.claims import process_name
 from agui_django.runs.database import get_pool
 from agui_django.runs.driver import RunControl, drive
+from agui_django.runs.endings import place_of
 from agui_django.runs.intake import Intake
 from agui_django.runs.polling import poller
 from agui_django.runs.recorder import Recorder
@@ -391,7 +392,7 @@ def _failed(setup: RunSetup, recorder: Recorder, error: Exception) -> Closing:
         "failed",
         {"type": "RUN_ERROR", "message": f"{text} (reference {reference})", "code": code},
         state=setup.state,
-        failure=Failure(code, reference, str(error), trace),
+        failure=Failure(code, reference, str(error), trace, kind=type(error).__name__, place=place_of(error)),
     )
 
 

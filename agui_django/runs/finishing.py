@@ -81,6 +81,7 @@ class Finish:
             if interrupted
             else {},
             usage=list(session.usage.values()),
+            costs=session.costs,
             tool_calls=len(session.normaliser.calls),
             failure=failure,
             end_reason=ending.reason,

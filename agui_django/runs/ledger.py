@@ -180,9 +180,4 @@ def token_totals(usage: Sequence[Wire]) -> dict[str, int]:
 
 def fingerprint(failure: Failure) -> str:
     """Names an error's place: equal for the same code, exception class and innermost frame outside libraries."""
-    frames = [line.strip() for line in failure.traceback.splitlines() if line.lstrip().startswith('File "')]
-    own = [line for line in frames if "site-packages" not in line and "/lib/python" not in line] or frames
-    # Without the line number: an edit elsewhere in the file keeps the error's identity.
-    place = ", ".join(part for part in own[-1].split(", ") if not part.startswith("line ")) if own else ""
-    last = failure.traceback.strip().rsplit("\n", 1)[-1] if failure.traceback else ""
-    return hashlib.sha256(f"{failure.code}|{last.partition(':')[0]}|{place}".encode()).hexdigest()
+    return hashlib.sha256(f"{failure.code}|{failure.kind}|{failure.place}".encode()).hexdigest()

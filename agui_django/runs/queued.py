@@ -23,6 +23,7 @@ from agui_django.protocol.errors import AgUiError, RunAbandoned
 from agui_django.protocol.run_input import RunInput
 from agui_django.runs import sql
 from agui_django.runs.closing import run_values
+from agui_django.runs.endings import place_of
 from agui_django.runs.history import Reconciled
 from agui_django.runs.ledger import Ledger
 from agui_django.runs.requests import StartRequest
@@ -123,7 +124,8 @@ def fail(alias: str, thread: Thread, run: Run, error: Exception) -> bool:
     reference = secrets.token_hex(6)
     told = error if isinstance(error, AgUiError) and error.public else RunAbandoned("The run could not be started.")
     failed = {"type": "RUN_ERROR", "message": f"{told} Reference: {reference}", "code": told.code}
-    failure = Failure(told.code, reference, f"{type(error).__name__}: {error}")
+    kind = type(error).__name__
+    failure = Failure(told.code, reference, f"{kind}: {error}", kind=kind, place=place_of(error))
     return _end(alias, thread, run, Closing("failed", failed, failure=failure))
 
 

@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar
 from django.conf import settings as django_settings
 
 from agui_django.agents.context import RunContext
+from agui_django.agents.costs import Cost, OwnCosts
 from agui_django.agents.sink import CallFollower, OnceClaim, Wire
 from agui_django.protocol.errors import RunSuspended
 from agui_django.runs import attachments
@@ -51,6 +52,7 @@ class RunSession(Emission):
         self.claimed = False
         self.approvals: dict[str, Any] = {}
         self.usage: dict[tuple[Any, Any], Wire] = {}
+        self.costs = OwnCosts()
         self.tool_names = frozenset(tool["name"] for tool in setup.input.get("tools") or ())
         self.inbox = Inbox(self.loop, self._rung)
         self.run_thread = RunThread()
@@ -260,8 +262,10 @@ class RunSession(Emission):
         for interrupt in outcome.get("interrupts", ()):
             self.questions.setdefault(interrupt["id"], (interrupt, ""))
 
-    def add_usage(self, entry: Wire) -> None:
+    def add_usage(self, entry: Wire, cost: Cost | None = None) -> None:
         """Sum up; a count that nobody reported stays absent (events/lifecycle.mdx, token usage)."""
+        if cost is not None:
+            self.costs.add(cost, entry)
         key = entry.get("provider"), entry.get("model")
         total = self.usage.setdefault(key, {name: entry[name] for name in ("provider", "model") if name in entry})
         for name, count in entry.items():

@@ -12,6 +12,8 @@ from datetime import datetime
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from agui_django.agents.costs import OwnCosts
+
 if TYPE_CHECKING:
     from agui_django.agents.sink import OnceClaim
     from agui_django.runs.started import FirstEvent
@@ -101,13 +103,20 @@ class Settled:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a run failed: what staff read. Clients get `text` only where `public`."""
+    """Why a run failed: what staff read. Clients get `text` only where `public`.
+
+    Attributes:
+        kind: the exception's class.
+        place: the innermost frame outside libraries, without its line.
+    """
 
     code: str
     reference: str
     text: str
     traceback: str = ""
     public: bool = False
+    kind: str = ""
+    place: str = ""
 
 
 @dataclass
@@ -135,6 +144,7 @@ class Closing:
     interrupt_keys: dict[str, str] = field(default_factory=dict)
     interrupt_permissions: dict[str, str] = field(default_factory=dict)
     usage: list[Wire] = field(default_factory=list)
+    costs: OwnCosts = field(default_factory=OwnCosts)
     tool_calls: int = 0
     failure: Failure | None = None
     end_reason: str = ""

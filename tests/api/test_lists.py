@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import uuid
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -448,9 +448,9 @@ def test_usage(api: Client, ada: Any, bob: Any, staff: Any) -> None:
     told = api.get(f"usage?{window}")
     assert told["results"] == [
         {"day": "2026-03-02", "runs": 1, "failed": 0, "inputTokens": 10, "cachedTokens": 4, "outputTokens": 5,
-         "reasoningTokens": 1, "toolCalls": 2, "durationMs": 0},
+         "reasoningTokens": 1, "toolCalls": 2, "durationMs": 0, "cost": {}, "notPriced": 1},
         {"day": "2026-03-01", "runs": 2, "failed": 1, "inputTokens": 20, "cachedTokens": 8, "outputTokens": 10,
-         "reasoningTokens": 2, "toolCalls": 4, "durationMs": 100},
+         "reasoningTokens": 2, "toolCalls": 4, "durationMs": 100, "cost": {}, "notPriced": 2},
     ]  # fmt: skip
     assert told["total"]["runs"] == 3
     assert (told["since"], told["until"], told["timeZone"], told["by"]) == ("2026-02-20", "2026-03-10", "UTC", ["day"])
@@ -466,6 +466,29 @@ def test_usage(api: Client, ada: Any, bob: Any, staff: Any) -> None:
     assert everything.get(f"usage?{window}&user={bob.pk}")["total"]["inputTokens"] == 10
     assert api.get(f"usage?{window}&user={bob.pk}")["results"] == []
     assert api.get("usage")["results"] == []
+
+
+def test_costs(api: Client, ada: Any) -> None:
+    made = Rows(ada)
+    used = {"created_at": NOON, "input_tokens": 10, "model": "small"}
+    run = made.run(cost_nanos=1_500_000_001, currency="USD", priced_on=date(2026, 2, 1), **used)
+    made.run(cost_nanos=2_000_000_000, currency="USD", **{**used, "model": "large"})
+    made.run(cost_nanos=7, currency="EUR", **used)
+    made.run(cost_nanos=0, currency="USD", **used)
+    made.run(**used)  # nobody knows its price
+    made.run(created_at=NOON)  # there is nothing to pay
+    told = api.get("usage?since=2026-03-01&until=2026-03-01&by=day,model")
+    assert [(row["model"], row["cost"], row["notPriced"]) for row in told["results"]] == [
+        ("", {}, 0), ("large", {"USD": "2.000000000"}, 0),
+        ("small", {"EUR": "0.000000007", "USD": "1.500000001"}, 1),
+    ]  # fmt: skip
+    assert told["total"]["cost"] == {"EUR": "0.000000007", "USD": "3.500000001"}
+    assert told["total"]["notPriced"] == 1
+    row = api.get(f"runs/{run.pk}")
+    assert [row[name] for name in ("cost", "currency", "pricedOn", "model")] == [
+        "1.500000001", "USD", "2026-02-01", "small",
+    ]  # fmt: skip
+    assert [each["cost"] for each in api.get("runs")["results"]].count(None) == 2
 
 
 def test_the_day_that_a_clock_is_put_forward(api: Client, ada: Any) -> None:

@@ -57,7 +57,7 @@ LISTS = {
     "interrupts": "interrupts?limit=200",
     "feedback": "feedback?limit=200",
     "message-feedback": "messages/{message}/feedback?limit=200",
-    "usage": "usage?by=day,agent,user",
+    "usage": "usage?by=day,agent,model,user",
     "thread-branches": "threads/{thread}/branches",
 }
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from textwrap import dedent, indent
 
 import pytest
 
+from agui_django.runs.endings import Ending
 from agui_django.runs.ledger import (
     LAST_WORDS,
     STEP,
@@ -23,23 +25,34 @@ from agui_django.runs.setup import Failure
 from tests.runs.given import calls, says, tool, user
 
 
-def traceback(line: int = 7, where: str = "/srv/site/shop/agents.py", error: str = "ValueError: boom") -> str:
-    return (
-        "Traceback (most recent call last):\n"
-        '  File "/usr/lib/python3.11/asyncio/tasks.py", line 1, in run\n    await x\n'
-        f'  File "{where}", line {line}, in refund\n    pay()\n'
-        f'  File "/venv/lib/python3.11/site-packages/stripe/api.py", line 99, in pay\n    raise\n{error}\n'
-    )
-
-
-def failure(**values: str) -> str:
-    code = values.pop("code", "agent_exception")
-    return fingerprint(Failure(code=code, reference="r", text="x", traceback=traceback(**values)))  # type: ignore[arg-type]
+def failing(source: str, *, file: str = "/srv/site/shop/agents.py", code: str = "agent_exception") -> Failure:
+    """The failure of a function ``refund`` in a file, whose lines are given."""
+    names: dict[str, object] = {}
+    exec(compile(f"def refund():\n{indent(dedent(source), '    ')}\n", file, "exec"), names)  # noqa: S102 - our text
+    try:
+        names["refund"]()  # type: ignore[operator]
+    except Exception as error:
+        found = Ending("failed", code, error=error).failure("r")
+        assert found is not None
+        return found
+    raise AssertionError("it does not fail")
 
 
 def test_an_error_keeps_its_fingerprint_while_code_moves_and_texts_vary() -> None:
-    assert failure() == failure(error="ValueError: another order") == failure(line="70")
-    assert len({failure(), failure(error="KeyError: 1"), failure(where="/srv/site/b.py"), failure(code="timeout")}) == 4
+    one = failing("raise ValueError('order 1')")
+    assert (one.kind, one.place) == ("ValueError", "shop/agents.py refund")
+    several = "raise ValueError('order 2\\nof another: customer')"
+    # Libraries raise it for what our function hands them.
+    inside = "import json\n\njson.loads('{') if False else int('x')"
+    for same in (failing(several), failing(f"1 + 1\n{several}"), failing(inside)):
+        assert fingerprint(same) == fingerprint(one)
+    library = failing("import json\njson.loads('{')")
+    assert (library.kind, library.place) == ("JSONDecodeError", one.place)
+    others = [
+        one, library, failing("raise KeyError(1)"), failing("raise ValueError", file="/srv/site/shop/b.py"),
+        failing("raise ValueError", code="timeout"),
+    ]  # fmt: skip
+    assert len({fingerprint(each) for each in others}) == 5
     assert fingerprint(Failure("abandoned", "a", "x")) == fingerprint(Failure("abandoned", "b", "y"))
 
 

@@ -1,9 +1,10 @@
-"""What runs used, by day, agent and user."""
+"""What runs used, by day, agent, model and user."""
 
 from __future__ import annotations
 
 import zoneinfo
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from decimal import Decimal
 from typing import Any, ClassVar, Final
 
 from django.db.models import Count, F, Q, QuerySet, Sum
@@ -20,11 +21,12 @@ from agui_django.api.serializers import UsageReportShape
 from agui_django.models import Run
 from agui_django.protocol.errors import InvalidInput
 from agui_django.runs.database import database_alias
+from agui_django.runs.pricing import together
 
 #: Days that are counted where nobody says, and at most; groups that are listed at most.
 DAYS, MOST_DAYS, MOST_GROUPS = 30, 366, 5000
 
-GROUPS: Final = {"day": "day", "agent": "agent", "user": "user_id"}
+GROUPS: Final = {"day": "day", "agent": "agent", "model": "model", "user": "user_id"}
 
 SUMS: Final = {
     "runs": Count("pk"),
@@ -40,6 +42,7 @@ SUMS: Final = {
             "durationMs": "duration_ms",
         }.items()
     },
+    "notPriced": Count("pk", filter=Run.NOT_PRICED),
 }
 
 
@@ -80,15 +83,20 @@ class Usage(ApiView):
         order = [F(GROUPS[name]).desc() if name == "day" else F(GROUPS[name]).asc(nulls_last=True) for name in groups]
         grouped = rows.values(*(GROUPS[name] for name in groups)).annotate(**sums).order_by(*order)
         found = list(grouped[: MOST_GROUPS + 1])
+        names = [GROUPS[name] for name in groups]
+        costs = _costs(rows, names)
         return json_answer(
             {
                 "since": since,
                 "until": until,
                 "timeZone": str(zone),
                 "by": groups,
-                "results": [_shown(row, groups) for row in found[:MOST_GROUPS]],
+                "results": [
+                    {**_shown(row, groups), "cost": _shown_costs(costs.get(tuple(row[name] for name in names), {}))}
+                    for row in found[:MOST_GROUPS]
+                ],
                 "complete": len(found) <= MOST_GROUPS,
-                "total": rows.aggregate(**sums),
+                "total": {**rows.aggregate(**sums), "cost": _shown_costs(together(costs.values()))},
             }
         )
 
@@ -98,6 +106,19 @@ class Usage(ApiView):
             return self.sight.rows(Run)
         # A scope may be a team's, and a user's may change: what somebody used is what ran for them.
         return Run.objects.using(database_alias()).filter(user=user)
+
+
+def _costs(rows: QuerySet[Run], names: list[str]) -> dict[tuple[Any, ...], dict[str, int]]:
+    """The costs of each group by currency: amounts of two currencies are never added."""
+    found: dict[tuple[Any, ...], dict[str, int]] = {}
+    priced = rows.filter(cost_nanos__isnull=False).values_list(*names, "currency").annotate(nanos=Sum("cost_nanos"))
+    for *group, currency, nanos in priced:
+        found.setdefault(tuple(group), {})[currency] = int(nanos)
+    return found
+
+
+def _shown_costs(costs: dict[str, int]) -> dict[str, str]:
+    return {currency: f"{Decimal(nanos).scaleb(-9):.9f}" for currency, nanos in costs.items()}
 
 
 def _shown(row: dict[str, Any], groups: list[str]) -> dict[str, Any]:
