@@ -327,6 +327,8 @@ class RunEngine:
         loop, control = self._running.get(run, (None, None))
         if loop is None or control is None or loop.is_closed():
             return False
+        if control.intake.has(version):  # as the poll finds it for every run, every second
+            return True
         try:
             loop.call_soon_threadsafe(control.intake.edited, version)
         except RuntimeError:  # closed just now

@@ -35,6 +35,10 @@ class Intake:
         self._version = 0
         self._task: asyncio.Task[None] | None = None
 
+    def has(self, version: int) -> bool:
+        """Whether the run has taken that version in; from any thread."""
+        return version <= self._ledger.version
+
     def edited(self, version: int) -> None:
         """The state has this version by now."""
         self._version = max(self._version, version)

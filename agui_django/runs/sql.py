@@ -12,6 +12,7 @@ from enum import Enum
 from functools import cache, partial
 from typing import Any, NamedTuple, TypeVar
 
+import orjson
 from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.functions import Now
@@ -87,7 +88,7 @@ def insert_under(
     Args:
         alias: the database.
         model: whose table.
-        rows: as for `insert`, with all columns.
+        rows: as for `insert`, with all columns; of values that JSON has, and UUIDs.
         parent: the foreign key to the parent row.
         where: what the parent's columns must be.
 
@@ -95,8 +96,15 @@ def insert_under(
         How many were inserted.
     """
     connection = connections[alias]
-    made = _insert_under(model, alias, connection.vendor, tuple(rows[0]), len(rows), parent, tuple(where))
-    params = [made.table.param(name, value) for row in rows for name, value in row.items()]
+    as_json = connection.vendor == "postgresql"
+    # One parameter for all rows, and one statement for any number of them: the driver takes apart what it has not seen.
+    made = _insert_under(
+        model, alias, connection.vendor, tuple(rows[0]), 0 if as_json else len(rows), parent, tuple(where)
+    )
+    if as_json:
+        params = [orjson.dumps(rows).decode()]
+    else:
+        params = [made.table.param(name, value) for row in rows for name, value in row.items()]
     params += [made.parents.param(name, value) for name, value in where.items()]
     return int(execute(connection, made.statement, params).rowcount)
 
@@ -292,20 +300,24 @@ def _insert_under(
     key = model._meta.get_field(parent)
     assert isinstance(key, models.ForeignKey)  # noqa: S101 - a mistake of ours, seen by the first call
     table, parents = _table(model, alias, vendor), _table(key.related_model, alias, vendor)
+    quote = connections[alias].ops.quote_name
     fields = {field.attname: field for field in model._meta.concrete_fields}
-    cast = "::{}" if vendor == "postgresql" else ""
-    one = ", ".join([f"%s{cast.format(fields[name].db_type(connections[alias]))}" for name in given])
     columns = ", ".join([table.columns[name] for name in given])
-    chosen = ", ".join([f"v.{table.columns[name]}" for name in given])
+    chosen = ", ".join([f"v.{quote(name)}" for name in given])
     tests = " AND ".join([f"p.{parents.columns[name]} = %s" for name in where])
-    lock = " FOR NO KEY UPDATE OF p" if vendor == "postgresql" else ""
+    if vendor == "postgresql":
+        kinds = ", ".join([f"{quote(name)} {fields[name].db_type(connections[alias])}" for name in given])
+        begin, source, lock = "", f"json_to_recordset(%s::json) AS v ({kinds})", " FOR NO KEY UPDATE OF p"
+    else:
+        one = ", ".join(["%s"] * len(given))
+        names = ", ".join([quote(name) for name in given])
+        begin, source, lock = f"WITH v ({names}) AS (VALUES {', '.join([f'({one})'] * rows)}) ", "v", ""
     return _Under(
         table,
         parents,
         # INSERT comes first: the sqlite3 module counts the rows of such statements only.
-        f"INSERT INTO {table.name} ({columns}) "  # noqa: S608 - our names
-        f"WITH v ({columns}) AS (VALUES {', '.join([f'({one})'] * rows)}) SELECT {chosen} FROM v "
-        f"JOIN {parents.name} p ON p.{parents.key} = v.{table.columns[key.attname]} WHERE {tests}{lock}",
+        f"INSERT INTO {table.name} ({columns}) {begin}SELECT {chosen} FROM {source} "  # noqa: S608 - our names
+        f"JOIN {parents.name} p ON p.{parents.key} = v.{quote(key.attname)} WHERE {tests}{lock}",
     )
 
 
