@@ -20,6 +20,8 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_protect
 
+from agui_django.admin.clock import in_zone
+
 View = Callable[..., HttpResponseBase]
 AsyncView = Callable[..., Awaitable[HttpResponseBase]]
 
@@ -40,7 +42,7 @@ def page(site: AdminSite, view: View, *permissions: str) -> View:
     @wraps(view)
     def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         demand(request.user, *permissions)
-        return view(request, *args, **kwargs)
+        return in_zone(request, lambda: view(request, *args, **kwargs))
 
     wrapped: View = transaction.non_atomic_requests(site.admin_view(guarded))
     return wrapped

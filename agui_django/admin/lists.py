@@ -24,6 +24,7 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from agui_django.admin.clock import in_zone
 from agui_django.admin.rights import Redactor
 from agui_django.runs.database import database_alias
 
@@ -137,6 +138,10 @@ class ReadOnlyAdmin(BaseAdmin):
 
         css: ClassVar = {"all": ["agui_django/admin/admin.css"]}
         js: ClassVar = ["agui_django/admin/lists.js"]
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
+        """The list, in its viewer's time zone."""
+        return in_zone(request, lambda: super(ReadOnlyAdmin, self).changelist_view(request, extra_context))
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
         """Our list."""

@@ -11,14 +11,13 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonRespons
 from django.http.response import HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.urls import path, reverse
-from django.utils.formats import date_format
 from django.utils.html import format_html
 from django.utils.http import urlencode
-from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from agui_django.admin import filters, guard, rights, run_page
+from agui_django.admin.clock import in_zone, moment, switch
 from agui_django.admin.lists import ReadOnlyAdmin, log, people, redactor
 from agui_django.admin.search import reading
 from agui_django.admin.statuses import NONE, badge, seconds
@@ -92,7 +91,7 @@ class RunAdmin(ReadOnlyAdmin):
     @admin.display(description=gettext_lazy("started"))
     def started(self, run: Run) -> Any:
         """When it was asked for, where it has not started."""
-        return date_format(localtime(run.started_at or run.created_at), "j M H:i:s")
+        return moment(run.started_at or run.created_at, "j M H:i:s")
 
     @admin.display(description=gettext_lazy("person"))
     def person(self, run: Any) -> Any:
@@ -173,13 +172,14 @@ class RunAdmin(ReadOnlyAdmin):
     def change_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> Any:
         """The run's page."""
         guard.demand(request.user, VIEW)
-        return run_page.page(self.admin_site, request, object_id)
+        return in_zone(request, lambda: run_page.page(self.admin_site, request, object_id))
 
     def get_urls(self) -> list[Any]:
         """Ours in front of the admin's."""
         site, content = self.admin_site, rights.VIEW_CONTENT
         own = [
             path("cancel/", guard.page(site, self.cancel_view, VIEW, rights.CANCEL), name="agui_django_run_cancel"),
+            path("zone/", guard.page(site, switch), name="agui_django_run_zone"),
             path("status/", guard.page(site, self.status_view, VIEW), name="agui_django_run_status"),
             path("<uuid:run>/live/", guard.live(site, run_page.live, VIEW), name="agui_django_run_live"),
             path("<uuid:run>/events/", guard.page(site, run_page.events(site), VIEW), name="agui_django_run_events"),

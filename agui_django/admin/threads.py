@@ -25,6 +25,7 @@ from django.utils.translation import gettext_lazy
 from agui_django.admin import filters, guard, rights
 from agui_django.admin.answer_form import ABSENT, JsonField
 from agui_django.admin.changes import changes
+from agui_django.admin.clock import in_zone, moment
 from agui_django.admin.conversation import conversation, value
 from agui_django.admin.downloads import NDJSON, streamed
 from agui_django.admin.lists import ReadOnlyAdmin, log, people, redactor
@@ -122,7 +123,7 @@ class ThreadAdmin(ReadOnlyAdmin):
     @admin.display(description=gettext_lazy("changed"))
     def changed(self, row: Thread) -> Any:
         """When something last happened."""
-        return row.updated_at
+        return moment(row.updated_at)
 
     @admin.display(description=gettext_lazy("archived"), boolean=True)
     def put_away(self, row: Thread) -> bool:
@@ -134,6 +135,9 @@ class ThreadAdmin(ReadOnlyAdmin):
     def change_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> Any:
         """The thread's page."""
         guard.demand(request.user, VIEW)
+        return in_zone(request, lambda: self._page(request, object_id))
+
+    def _page(self, request: HttpRequest, object_id: str) -> HttpResponse:
         row, hide, alias = _find(object_id), redactor(request), database_alias()
         runs = list(
             Run.objects.using(alias).filter(thread=row).order_by("-created_at")

@@ -38,6 +38,7 @@ ADDRESSES: dict[str, tuple[str, list[set[str]]]] = {
     "run_delete": (f"{RUN}<run>/delete/", []),
     "run_cancel": (f"{RUN}cancel/?run=<run>", [{"view_run", "cancel_run"}]),
     "run_status": (f"{RUN}status/?run=<run>", [{"view_run"}]),
+    "run_zone": (f"{RUN}zone/", [set()]),
     "run_live": (f"{RUN}<run>/live/", [{"view_run"}]),
     "run_events": (f"{RUN}<run>/events/", [{"view_run"}]),
     "run_download": (f"{RUN}<run>/events.ndjson", [{"view_run", "view_content", "export"}]),
