@@ -7,7 +7,6 @@ Followers are cursors: they read the tail up to `committed`, and rows where the 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from itertools import accumulate
@@ -23,6 +22,7 @@ from agui_django.runs.database import get_pool
 from agui_django.runs.once import claim_once
 from agui_django.runs.settling import Settling
 from agui_django.runs.setup import Closing, Settled
+from agui_django.runs.waiting import Patience, Waiter, Waiters, settle
 from agui_django.runs.writer import Item, Row, get_writer
 
 if TYPE_CHECKING:
@@ -119,8 +119,7 @@ class Recorder:
         self._waiting_for_tick = self._urgent = self._failing = self._ended = False
         self._done: asyncio.Future[bool] | None = None
         self._settling = Settling(self.loop)
-        self._waiters: list[tuple[int, asyncio.Future[bool]]] = []
-        self._lock = threading.Lock()  # of the waiters: followers may live in other loops
+        self._waiters = Waiters()
         recorders[self.uuid] = self
         self._writer.register(self)
 
@@ -212,25 +211,29 @@ class Recorder:
             return None
         return tail[seq + 1 - first : committed + 1 - first]
 
-    async def wait(self, seen: int, timeout: float) -> bool:  # noqa: ASYNC109 - a timer is cheaper than a context
+    async def wait(self, seen: int, timeout: float, patience: Patience | None = None) -> bool:  # noqa: ASYNC109
         """Wait until `committed` is beyond ``seen`` or the log is closed; False after ``timeout`` seconds.
 
-        From any loop.
+        From any loop. Who waits again and again brings a `Patience`, and stops it in the end.
         """
         if self.committed > seen or self.closed:
             return True
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[bool] = loop.create_future()
-        self._wait_for(seen + 1, waiter)
+        waiter: Waiter = asyncio.get_running_loop().create_future()
+        self._waiters.add(seen + 1, waiter)
         if self.committed > seen or self.closed:  # moved meanwhile, in another loop's thread
+            self._waiters.drop(waiter)
             return True
-        timer = loop.call_later(timeout, _settle, waiter, False)
+        timer = patience or Patience()
+        timer.start(waiter, timeout)
+        reached = False
         try:
-            return await waiter
+            reached = await waiter
         finally:
-            timer.cancel()
-            with self._lock:
-                self._waiters = [entry for entry in self._waiters if entry[1] is not waiter]
+            if not reached:
+                self._waiters.drop(waiter)
+            if patience is None:
+                timer.stop()
+        return reached
 
     async def present(self) -> Present | None:
         """What the log says up to an event, once that one is committed; from any loop.
@@ -281,7 +284,7 @@ class Recorder:
         self._failing = False
         if final:
             self._end()
-            _settle(self._done, True)
+            settle(self._done, True)
         else:
             self._trim()
             if self._urgent and not self._ended:
@@ -298,7 +301,7 @@ class Recorder:
             return
         self.lost = error
         self._end()
-        _settle(self._done, False)
+        settle(self._done, False)
         self._settling.lost()
         self._wake()
         if self.on_lost is not None:
@@ -363,36 +366,18 @@ class Recorder:
         if recorders.get(self.uuid) is self:
             del recorders[self.uuid]
 
-    def _wait_for(self, target: int, waiter: asyncio.Future[bool]) -> None:
-        with self._lock:
-            self._waiters.append((target, waiter))
-
     def _wake(self) -> None:
-        with self._lock:
-            due = [waiter for target, waiter in self._waiters if target <= self.committed or self.closed]
-            if due:
-                self._waiters = [entry for entry in self._waiters if entry[0] > self.committed and not self.closed]
-        for waiter in due:
-            loop = waiter.get_loop()
-            if loop is self.loop:
-                _settle(waiter, True)
-            elif not loop.is_closed():
-                loop.call_soon_threadsafe(_settle, waiter, True)
+        self._waiters.wake(None if self.closed else self.committed, self.loop)
         if self.on_commit is not None:
             self.on_commit(self.uuid)
 
     async def _until(self, target: int) -> None:
         if self.committed < target and not self.closed:
-            waiter: asyncio.Future[bool] = self.loop.create_future()
-            self._wait_for(target, waiter)
+            waiter: Waiter = self.loop.create_future()
+            self._waiters.add(target, waiter)
             await waiter
         if self.lost is not None:
             raise RunClosed
-
-
-def _settle(waiter: asyncio.Future[bool] | None, value: bool) -> None:
-    if waiter is not None and not waiter.done():
-        waiter.set_result(value)
 
 
 def _rows(events: list[Recorded]) -> Iterator[Row]:

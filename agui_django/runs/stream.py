@@ -26,6 +26,7 @@ from agui_django.runs.polling import poller
 from agui_django.runs.present import at_rest, ended, snapshots, stamped, started
 from agui_django.runs.requests import Hydration
 from agui_django.runs.setup import Wire
+from agui_django.runs.waiting import Patience
 from agui_django.runs.watching import Watch
 
 #: An event's number in its run, its wire text, and whether every client may be sent it unchanged.
@@ -73,6 +74,7 @@ class Follow:
         self._recorder = None if last is not None else recorders.get(run)
         self._given_up = False
         self._watch = Watch(run)
+        self._patience = Patience()
 
     @property
     def moved(self) -> bool:
@@ -82,6 +84,7 @@ class Follow:
     def close(self) -> None:
         """Stop watching: the one who followed has gone. Also happens at the end, and when this is dropped."""
         self._watch.close()
+        self._patience.stop()
 
     def __aiter__(self) -> Follow:
         """Batches are taken once."""
@@ -121,7 +124,7 @@ class Follow:
                 self._given_up = True
                 self._recorder = None
                 break
-            if not await recorder.wait(self.cursor, settings.HEARTBEAT):
+            if not await recorder.wait(self.cursor, settings.HEARTBEAT, self._patience):
                 return []
         return await self._rows()
 

@@ -61,6 +61,9 @@ class Body:
             raise
         return frames(batch) if batch else HEARTBEAT
 
+    async def aclose(self) -> None:
+        """The server asks for no more chunks; what follows is the response's `close`."""
+
     def close(self) -> None:
         """Give the body up; after its end, and when repeated, nothing happens. Called with the response."""
         # What cannot be closed here (a generator) stops watching when it is dropped.
@@ -75,6 +78,15 @@ class Body:
         self.close()
 
 
+class _Stream(StreamingHttpResponse):
+    """A response whose chunks are handed over as they are, where no middleware has put something around them."""
+
+    def __aiter__(self) -> Any:
+        """The chunks; Django's own way wraps each in two generators."""
+        body = self.__dict__.get("_iterator")
+        return body if isinstance(body, Body) else super().__aiter__()
+
+
 def stream_response(
     source: Batches, *, location: str = "", on_leave: Callable[[], None] | None = None
 ) -> StreamingHttpResponse:
@@ -86,7 +98,7 @@ def stream_response(
         on_leave: see `Body`.
     """
     body: Any = Body(source, on_leave)
-    response = StreamingHttpResponse(body, content_type="text/event-stream", headers=HEADERS)
+    response = _Stream(body, content_type="text/event-stream", headers=HEADERS)
     if location:
         response["Content-Location"] = location
     return response
