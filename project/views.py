@@ -13,17 +13,6 @@ from django.views.decorators.csrf import ensure_csrf_cookie
 from django.views.decorators.http import require_safe
 
 DEMO_USER = "ada"
-#: No inline scripts and styles, nothing from elsewhere.
-CONTENT_SECURITY_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
-
-
-#: CopilotKit writes style elements, and shows files that are about to be sent.
-COPILOTKIT_POLICY = CONTENT_SECURITY_POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'").replace(
-    "img-src 'self' data:", "img-src 'self' data: blob:; media-src 'self' data: blob:; font-src 'self' data:"
-)
 
 
 @require_safe
@@ -31,7 +20,7 @@ COPILOTKIT_POLICY = CONTENT_SECURITY_POLICY.replace("style-src 'self'", "style-s
 @ensure_csrf_cookie
 def chat(request: HttpRequest) -> HttpResponse:
     """The page at ``/``."""
-    return page(request, "chat.html", CONTENT_SECURITY_POLICY)
+    return page(request, "chat.html")
 
 
 @require_safe
@@ -40,16 +29,14 @@ def chat(request: HttpRequest) -> HttpResponse:
 def copilotkit(request: HttpRequest) -> HttpResponse:
     """The React example; ``make frontend`` builds it."""
     built = finders.find("copilotkit_demo/main.js") is not None
-    return page(request, "copilotkit_demo.html", COPILOTKIT_POLICY, built=built)
+    return page(request, "copilotkit_demo.html", built=built)
 
 
-def page(request: HttpRequest, template: str, policy: str, **context: bool) -> HttpResponse:
+def page(request: HttpRequest, template: str, **context: bool) -> HttpResponse:
     """A page for those who are logged in, in the demo for everybody."""
     if not request.user.is_authenticated:
         user = get_user_model().objects.filter(username=DEMO_USER).first() if settings.DEMO else None
         if user is None:
             return redirect_to_login(request.get_full_path())
         login(request, user, backend="django.contrib.auth.backends.ModelBackend")
-    response = render(request, template, context)
-    response["Content-Security-Policy"] = policy
-    return response
+    return render(request, template, context)

@@ -9,8 +9,10 @@ import sys
 
 import pytest
 from django.contrib.auth import get_user_model
-from django.test import Client
+from django.http import HttpResponse
+from django.test import Client, RequestFactory
 
+from project.middleware import POLICY, ContentSecurityPolicyMiddleware
 from tests.parts import ROOT
 
 INLINE = re.compile(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", re.IGNORECASE)
@@ -22,9 +24,27 @@ def test_page_logs_the_demo_user_in(client: Client) -> None:
     page = client.get("/")
     assert page.status_code == 200
     assert client.session["_auth_user_id"] == str(ada.pk)
-    policy = page["Content-Security-Policy"]
-    assert "default-src 'none'" in policy and "unsafe" not in policy
+    assert page["Content-Security-Policy"] == POLICY
     assert not INLINE.search(page.content.decode())
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("path", ["/", "/admin/login/", "/nowhere", "/agui/health", "/agui"])
+def test_every_answer_has_the_policy(client: Client, path: str) -> None:
+    policy = client.get(path)["Content-Security-Policy"]
+    assert policy == POLICY and "unsafe" not in policy
+
+
+@pytest.mark.django_db
+def test_exceptions_from_the_policy(client: Client) -> None:
+    get_user_model().objects.create_user("ada")
+    policy = client.get("/copilotkit-demo/")["Content-Security-Policy"]
+    assert "default-src 'self';" in policy and "style-src 'self' 'unsafe-inline'" in policy
+    assert "script-src" not in policy and policy.count("img-src") == 1
+    # What an answer says itself stays.
+    own = HttpResponse(headers={"Content-Security-Policy": "default-src 'none'"})
+    answered = ContentSecurityPolicyMiddleware(lambda request: own)(RequestFactory().get("/copilotkit-demo/"))
+    assert answered["Content-Security-Policy"] == "default-src 'none'"
 
 
 @pytest.mark.django_db
