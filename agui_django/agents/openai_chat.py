@@ -50,7 +50,7 @@ def to_messages(messages: Iterable[Message | Mapping[str, Any]]) -> list[Wire]:
         messages: official models or wire dicts: ``run.messages``, with or without more around it.
     """
     wires = [read_model(each) if isinstance(each, BaseModel) else dict(each) for each in messages]
-    results = _results(wires)
+    results = results_of(wires)
     executed = [f"/{call_id}:" for call_id in {call for position, call in results}]
     out: list[Wire] = []
     for position, message in enumerate(wires):
@@ -69,7 +69,7 @@ def to_messages(messages: Iterable[Message | Mapping[str, Any]]) -> list[Wire]:
     return out
 
 
-def _results(messages: Sequence[Wire]) -> dict[tuple[int, str], Wire]:
+def results_of(messages: Sequence[Wire]) -> dict[tuple[int, str], Wire]:
     """The tool message of each call that has one: (position of the calling message, call id) -> message."""
     waiting: dict[str, int] = {}
     results: dict[tuple[int, str], Wire] = {}
