@@ -269,7 +269,13 @@ class ToolArgumentsError(AgentError):
 
 
 class ProviderError(AgentError):
-    """The model's provider failed."""
+    """The model's provider failed.
+
+    Attributes:
+        retry_after: seconds after which it may be asked again, where it said so.
+    """
+
+    retry_after: float | None = None
 
     def __init__(self, message: Any, code: str = "provider_unavailable", **kwargs: Any) -> None:
         super().__init__(message, code, **kwargs)
