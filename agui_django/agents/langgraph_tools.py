@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from langchain_core.messages import AIMessage, ToolMessage
@@ -48,11 +48,10 @@ def to_own_tools(tools: str = "tools", *, messages: str = "messages") -> Callabl
     """
 
     def route(state: Any) -> Any:
-        last = next((each for each in reversed(_messages(state, messages)) if isinstance(each, AIMessage)), None)
         page = page_tools()
-        calls = [call for call in (last.tool_calls if last else ()) if call["name"] not in page]
+        waiting = [call for call in _waiting(state, messages) if call["name"] not in page]
         return [
-            Send(tools, {"__type": "tool_call_with_context", "tool_call": call, "state": state}) for call in calls
+            Send(tools, {"__type": "tool_call_with_context", "tool_call": call, "state": state}) for call in waiting
         ] or END
 
     return route
@@ -62,12 +61,8 @@ def unless_page(model: str, *, messages: str = "messages") -> Callable[[Any], st
     """A conditional edge from the tools: to the node `model`; END where the page has a call to answer first."""
 
     def route(state: Any) -> str:
-        held = _messages(state, messages)
-        answered = {each.tool_call_id for each in held if isinstance(each, ToolMessage)}
-        last = next((each for each in reversed(held) if isinstance(each, AIMessage)), None)
         page = page_tools()
-        waits = any(call["name"] in page and call["id"] not in answered for call in (last.tool_calls if last else ()))
-        return END if waits else model
+        return END if any(call["name"] in page for call in _waiting(state, messages)) else model
 
     return route
 
@@ -99,9 +94,16 @@ def _configured(key: str) -> Any:
         raise LookupError("No LangGraphAgent has called this.") from None
 
 
-def _messages(state: Any, key: str) -> Sequence[Any]:
-    found = state.get(key) if isinstance(state, Mapping) else getattr(state, key, None)
-    return found or ()
+def _waiting(state: Any, key: str) -> list[Any]:
+    """The calls of the last answer that have no result yet."""
+    messages = state.get(key) if isinstance(state, Mapping) else getattr(state, key, None)
+    answered = set()
+    for message in reversed(messages or ()):
+        if isinstance(message, AIMessage):
+            return [call for call in message.tool_calls if call["id"] not in answered]
+        if isinstance(message, ToolMessage):
+            answered.add(message.tool_call_id)
+    return []
 
 
 def _name(tool: Any) -> str:
