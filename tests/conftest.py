@@ -17,6 +17,26 @@ from tests.parts import require
 __all__ = ["agui_runtime", "require"]
 
 
+#: Seconds that a test may take from which on its file counts as long.
+LONG = 150
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take long begin first: with several processes, the last of them ends alone otherwise."""
+
+    def late(item: pytest.Item) -> bool:
+        timeout = item.get_closest_marker("timeout")
+        return not (
+            item.get_closest_marker("slow")
+            or item.get_closest_marker("browser")
+            or (timeout is not None and timeout.args and timeout.args[0] >= LONG)
+        )
+
+    long_files = {item.path for item in items if not late(item)}
+    items.sort(key=lambda item: item.path not in long_files)
+
+
 #: Every connection that was opened in this process, and its thread.
 _opened: list[tuple[BaseDatabaseWrapper, threading.Thread]] = []
 
