@@ -212,6 +212,9 @@ class Run(models.Model):
     finished_at = models.DateTimeField(null=True, blank=True)
     heartbeat = models.DateTimeField(default=timezone.now, help_text="Sign of life, by the database's clock.")
     cancel_requested = models.CharField(max_length=40, blank=True, help_text="The reason, once somebody asked.")
+    base_version = models.PositiveIntegerField(
+        null=True, blank=True, help_text="The state's version that the run before it left; empty: not known."
+    )
     watched_at = models.DateTimeField(
         null=True, blank=True, help_text="When another process last had a watcher; only where ON_DISCONNECT is cancel."
     )

@@ -21,7 +21,7 @@ from django.utils import timezone
 from agui_django.models import Message, Run, RunEvents, StateVersion, Thread
 from agui_django.protocol.codec import encode
 from agui_django.protocol.errors import InterruptsOpen, InvalidInput, NotFound, ThreadBusy
-from agui_django.runs import reaping, resume, sql
+from agui_django.runs import merging, reaping, resume, sql
 from agui_django.runs.broadcaster import broadcaster
 from agui_django.runs.database import database_alias, get_pool, transact
 from agui_django.runs.ledger import LAST_WORDS, last_words
@@ -263,6 +263,7 @@ def _record(alias: str, thread: Thread, branch: UUID, user: Any) -> Run:
         "transport": RESTORE,
         "input": encode({"tools": [], "context": [], "forwardedProps": {"restore": str(branch)}}),
         "turn": address.hex,
+        "base_version": merging.left(thread),
         "last_seq": 2,
         "created_at": now,
         "started_at": now,

@@ -35,11 +35,25 @@ _STATE_EVENT = '"STATE_'
 
 def base_of(alias: str, thread: Thread) -> tuple[int, Any]:
     """What the active run began with, or the last one left: its version and the state."""
-    if thread.base_version is None:
-        return thread.state_version, decode(thread.state)
-    rows = StateVersion.objects.using(alias).filter(thread=thread.pk, version=thread.base_version)
+    version = left(thread)
+    found = state_at(alias, thread, version)
+    return version, {} if found is None else found[0]
+
+
+def left(thread: Thread) -> int:
+    """The version that the last run of a thread at rest left."""
+    return thread.state_version if thread.base_version is None else thread.base_version
+
+
+def state_at(alias: str, thread: Thread, version: int) -> tuple[Any] | None:
+    """The state of a version, in a tuple; None where it is not stored."""
+    if version == thread.state_version:
+        return (decode(thread.state),)
+    rows = StateVersion.objects.using(alias).filter(thread=thread.pk, version=version)
     text = rows.values_list("state", flat=True).first()
-    return thread.base_version, {} if text is None else decode(text)
+    if text is None:
+        return None if version else ({},)  # no thread has a row of its empty beginning
+    return (decode(text),)
 
 
 def pending(alias: str, thread: int, after: int) -> list[Edit]:

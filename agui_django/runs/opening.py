@@ -23,6 +23,7 @@ from agui_django.protocol.merge import merge
 from agui_django.runs import attachments, history, merging, queued, reaping, resume, sql
 from agui_django.runs.answerable import not_the_pages
 from agui_django.runs.closing import store_messages
+from agui_django.runs.known import base_of_client, base_while_active
 from agui_django.runs.ledger import Ledger, last_words, state_digest, title
 from agui_django.runs.requests import Hydration, Opened, StartRequest
 from agui_django.runs.setup import Answer, RunSetup, Wire
@@ -45,7 +46,10 @@ class Opening:
         self.warnings: list[str] = []
         self.ledger = Ledger(thread=0)
         self.stored: list[Wire] = []
-        self.gone: set[str] = set()
+        #: Of messages of the client's list that are out of play, the run that took them out.
+        self.gone: dict[str, Any] = {}
+        #: The state that a queued request's was made from, alone in a list; found when it arrived.
+        self.base: Sequence[Any] = ()
         self.closed: list[int] = []
 
     def open(self) -> Opened:
@@ -121,8 +125,9 @@ class Opening:
                 self.stored.append(message)
                 self.ledger.note(message, order)
             else:
-                self.gone.add(message_id)
-        self.gone -= self.ledger.orders.keys()
+                self.gone[message_id] = superseded
+        for message_id in self.gone.keys() & self.ledger.orders.keys():
+            del self.gone[message_id]
 
     def _plan(self, thread: Thread, runs: Sequence[Run]) -> resume.Plan:
         asking = [run for run in runs if getattr(run, "asking", False)]
@@ -188,13 +193,15 @@ class Opening:
         if len(waiting) >= self.policy.queue_length:
             raise ThreadBusy("Too many runs wait for this thread.", extra={"runId": ahead.run_id})
         self.ledger.thread = thread.pk
-        self._state(thread)  # refused now rather than when its turn comes
         found = self._reconcile(resume.Plan(), thread)
+        if self.data.get("state"):  # what there is now is what it can know, whatever there will be
+            self.base = (self._base(thread, found, active),)
+        self._state(thread, found)  # refused now rather than when its turn comes
         self._keep_files(thread, found)
-        self.data = queued.stored(self.data, found, active)
+        self.data = queued.stored(self.data, found, active, self.base)
         self.request = replace(self.request, claim="")
         uid = uuid.uuid4()
-        run = self._insert_run(uid, thread, uid.hex, resume.Plan(), Run.Status.QUEUED)
+        run = self._insert_run(uid, thread, uid.hex, resume.Plan(), merging.left(thread), Run.Status.QUEUED)
         return self._opened("queued", run=run)
 
     def start_queued(self, thread: Thread, run: Run, found: queued.Found) -> Opened:
@@ -204,6 +211,7 @@ class Opening:
             ResumeError: the thread waits for answers.
         """
         self._read_messages(thread)
+        self.base = found.base
         plan = self._plan(thread, self._runs(thread))
         return self._create(thread, plan, queued.late(self.alias, thread, self.stored, self.ledger, found), run)
 
@@ -215,7 +223,8 @@ class Opening:
         uid = uuid.uuid4() if waited is None else waited.pk
         calls = self._given_up(plan, found)
         turn, answers = self._turn(thread, uid, plan, found)
-        state, edited, differs = self._state(thread)
+        state, edited, differs = self._state(thread, found)
+        left = 0 if thread is None else merging.left(thread)
         fresh = thread is None
         thread = self._save_thread(thread, found, state, edited=edited)
         if waited is None:
@@ -223,7 +232,7 @@ class Opening:
         self.ledger.thread = thread.pk
         self.ledger.began = self.ledger.version = thread.state_version
         self.ledger.resumed = plan.run is not None
-        run = self._insert_run(uid, thread, turn, plan) if waited is None else self._begin_queued(waited, turn)
+        run = self._begin_queued(waited, turn, left) if waited else self._insert_run(uid, thread, turn, plan, left)
         if found.superseded:
             self._supersede(run, found.superseded)
         added = [*found.new, *map(history.stand_in, calls)]
@@ -297,7 +306,7 @@ class Opening:
                 return turn, resume.answers_of_turn(self.alias, thread, turn)
         return uid.hex, {}
 
-    def _state(self, thread: Thread | None) -> tuple[Any, bool, bool]:
+    def _state(self, thread: Thread | None, found: history.Reconciled) -> tuple[Any, bool, bool]:
         """The state to start from, whether the client edited it, and whether it differs from what the client holds.
 
         Raises:
@@ -317,23 +326,36 @@ class Opening:
         if not ours:
             versions = StateVersion.objects.using(self.alias).filter(thread=thread, digest=state_digest(sent))
             ours = versions.exists()
-        start = own if ours else self._merged(thread, own, sent)
+        start = own if ours else self._merged(thread, own, sent, self._base(thread, found))
         # Who edited a thread at rest did not tell all who watch it: its next run does.
         differs = thread.base_version is not None or not json_equal(holds, start)
         return start, start is not own, differs
 
-    def _merged(self, thread: Thread, own: Any, sent: Any) -> Any:
-        """The client's edit, on top of what others made of the state since the last run ended; `own`: it is none.
+    def _base(self, thread: Thread, found: history.Reconciled, active: Run | None = None) -> Any:
+        """What the client's state was made from. A list that it cut to ask again or to edit does not say."""
+        if self.base:
+            return self.base[0]
+        if found.superseded:
+            return (
+                merging.present_state(self.alias, thread, active) if active else merging.base_of(self.alias, thread)[1]
+            )
+        known = self.data["messages"], self.stored, self.gone
+        if active is not None:
+            return base_while_active(self.alias, thread, active, *known)
+        return base_of_client(self.alias, thread, *known)
+
+    def _merged(self, thread: Thread, own: Any, sent: Any, base: Any) -> Any:
+        """The client's edit of a base, on top of what others have made of the state since; `own`: it is none.
 
         An edit that is good in itself, and does not go with theirs, is dropped: the client is told the state there is,
         and its message is not lost.
         """
         self._check_state(sent)
-        if thread.base_version is None:
-            return sent
-        merged = merge(merging.base_of(self.alias, thread)[1], own, sent)
+        merged = merge(base, own, sent)
         if json_equal(merged, own):
             return own
+        if json_equal(merged, sent):
+            return merged
         try:
             self._check_state(merged)
         except (InvalidInput, StateTooLarge):
@@ -371,20 +393,27 @@ class Opening:
             setattr(thread, name, value)
         return thread
 
-    def _begin_queued(self, run: Run, turn: str) -> Run:
+    def _begin_queued(self, run: Run, turn: str, left: int) -> Run:
         """A queued run takes its thread. Its place among the thread's runs is where it begins, not where it came."""
         run.status = Run.Status.RUNNING if self.request.claim else Run.Status.PENDING
         run.claim, run.turn = self.request.claim, turn
         run.started_at = self.now if self.request.claim else None
         run.created_at = run.heartbeat = self.now
+        run.base_version = left
         run.input = encode(_without_history(self.data))
-        names = ("status", "claim", "turn", "started_at", "created_at", "input")
+        names = ("status", "claim", "turn", "started_at", "created_at", "base_version", "input")
         values = {name: getattr(run, name) for name in names} | {"heartbeat": sql.NOW}
         sql.update(self.alias, Run, values, uuid=run.pk)
         return run
 
     def _insert_run(
-        self, uid: uuid.UUID, thread: Thread, turn: str, plan: resume.Plan, status: Run.Status | None = None
+        self,
+        uid: uuid.UUID,
+        thread: Thread,
+        turn: str,
+        plan: resume.Plan,
+        left: int,
+        status: Run.Status | None = None,
     ) -> Run:
         request, data = self.request, self.data
         stored = data if status is not None else _without_history(data)
@@ -407,6 +436,7 @@ class Opening:
             "protocol_version": (request.run_input.protocol_version or "")[:20],
             "input": encode(stored),
             "turn": turn,
+            "base_version": left,
             "resumed_run_id": _key(plan.run or request.resumed_run),
             "heartbeat": self.now,
         }

@@ -7,7 +7,7 @@ messages are appended. One that never starts leaves no trace in the thread but i
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -42,21 +42,25 @@ class Found:
         superseded: ids of the messages that it takes out of play.
         behind: the message behind which it does so (a regenerate, an edit); empty: the beginning.
         active: the run that it met: what that one goes on to say behind `behind` goes out of play, too; empty: none.
+        base: the state that the client's was made from, alone in a list; empty: what the last run leaves.
     """
 
     new: list[Wire]
     superseded: list[str] = field(default_factory=list)
     behind: str = ""
     active: str = ""
+    base: Sequence[Any] = ()
 
 
-def stored(data: Wire, found: Reconciled, active: Run | None) -> Wire:
+def stored(data: Wire, found: Reconciled, active: Run | None, base: Sequence[Any] = ()) -> Wire:
     """The input as the row of a queued run holds it: with the state it was sent, and its new messages only."""
     kept, sent = found.kept, data["messages"]
     props = data["forwardedProps"]
     edits = isinstance(props, dict) and isinstance(props.get("supersedeAfter"), str)
     asks_again = not found.new and kept and sent and kept[-1]["role"] == "user" and kept[-1]["id"] == sent[-1]["id"]
     notes: Wire = {"superseded": found.superseded}
+    if base:
+        notes["base"] = base
     if edits or asks_again:
         notes["behind"] = kept[-1]["id"] if kept else ""
         notes["active"] = active.pk.hex if active is not None else ""
