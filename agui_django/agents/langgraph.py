@@ -6,10 +6,12 @@ of those it remembers. Its checkpoints hold the rest of its state, and where it 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from inspect import isawaitable
-from typing import Any, cast
+from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 try:
     from langchain_core.messages import BaseMessage
@@ -48,15 +50,36 @@ __all__ = [
     "current_run",
     "graph_thread_id",
     "page_tools",
+    "per_loop",
     "question_of",
     "to_own_tools",
     "unless_page",
     "with_page_tools",
 ]
 
+T = TypeVar("T")
 Wire = dict[str, Any]
 Graph = Pregel[Any, Any, Any, Any]
 OfRun = Callable[[RunContext[Any]], Any]
+
+
+def per_loop(make: Callable[[], Awaitable[T]]) -> Callable[[RunContext[Any]], Awaitable[T]]:
+    """A `graph` that is made once in each event loop: what holds connections (a checkpointer's pool) belongs to one.
+
+    Args:
+        make: a coroutine function that gives the compiled graph.
+    """
+    made: WeakKeyDictionary[asyncio.AbstractEventLoop, T] = WeakKeyDictionary()
+    locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+    async def graph(_: RunContext[Any]) -> T:
+        loop = asyncio.get_running_loop()
+        async with locks.setdefault(loop, asyncio.Lock()):
+            if loop not in made:
+                made[loop] = await make()
+        return made[loop]
+
+    return graph
 
 
 def graph_thread_id(run: RunContext[Any]) -> str:

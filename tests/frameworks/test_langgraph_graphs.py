@@ -19,7 +19,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
-from agui_django import AgentError
+from agui_django import AgentError, RunContext
 from agui_django.agents.langgraph import LangGraphAgent, current_run, to_own_tools, unless_page, with_page_tools
 from agui_django.testing import AgentRun
 from agui_django.testing.langchain import ScriptedChatModel
@@ -222,6 +222,27 @@ async def test_a_checkpoint_knows_more_but_says_the_same():
     assert [(each.type, each.text) for each in seen[1]] == [("human", "hello"), ("ai", "signed"), ("human", "more")]
     assert seen[1][1].response_metadata == {"signature": "s"}
     assert second.result == ["n1", "n2"]  # the rest of the state is the checkpoint's
+
+
+async def test_memories_do_not_meet():
+    """Two threads, and two subagents of one thread: each has a memory of its own."""
+
+    def count(state: State) -> State:
+        return {"notes": ["again"]}
+
+    counter = LangGraphAgent(chain(count, checkpointer=InMemorySaver()), result="notes", steps=False)
+
+    async def desk(run: RunContext) -> dict[str, int]:
+        counts = {}
+        for name in ("a", "b"):
+            async with run.subagent(name, key=name) as sub:
+                counts[name] = len(await counter.run(sub))
+        return counts
+
+    first = await run(desk)
+    assert first.result == {"a": 1, "b": 1}
+    assert (await first.say("more")).result == {"a": 2, "b": 2}
+    assert (await run(desk)).result == {"a": 1, "b": 1}
 
 
 # ---- subgraphs -------------------------------------------------------------------------------------------------------
