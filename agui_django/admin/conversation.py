@@ -6,7 +6,7 @@ for a page. Every text goes through the viewer's `Redactor`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -27,6 +27,8 @@ from agui_django.protocol.errors import InvalidJson
 
 #: Messages of a page, and characters of a message that is read for one.
 MESSAGES, LARGE = 100, 64 * 1024
+#: Superseded messages that are counted.
+MANY = 1_000
 
 
 @dataclass
@@ -72,6 +74,9 @@ class Conversation:
 
     said: list[Said]
     before: int | None
+    #: How many were taken out of play, and whether they are among those.
+    superseded: int = 0
+    with_superseded: bool = False
 
 
 def conversation(rows: QuerySet[Message], redactor: Redactor, before: str = "", most: int = MESSAGES) -> Conversation:
@@ -95,6 +100,21 @@ def conversation(rows: QuerySet[Message], redactor: Redactor, before: str = "", 
     for row in reversed(found):
         view.add(row, wires.get(row["pk"]))
     return Conversation(view.said, found[-1]["order"] if more else None)
+
+
+def played(rows: QuerySet[Message], redactor: Redactor, given: Mapping[str, str]) -> Conversation:
+    """The messages in play; those that were taken out, too, where a page's address asks for them: three statements.
+
+    Args:
+        rows: the messages.
+        redactor: the viewer's.
+        given: the address's parameters.
+    """
+    gone = rows.exclude(superseded_by=None)[:MANY].count()
+    asked = given.get("superseded") == "1"
+    found = conversation(rows if asked else rows.filter(superseded_by=None), redactor, given.get("before", ""))
+    found.superseded, found.with_superseded = gone, asked
+    return found
 
 
 def value(text: str, redactor: Redactor, size: int | None = None) -> SafeString:

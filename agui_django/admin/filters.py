@@ -174,6 +174,18 @@ class Waiting(Choice):
         return [("yes", _("ended with questions"))]
 
 
+class Reviewed(Choice):
+    """Whether somebody of the staff looked into it."""
+
+    title = _("reviewed")
+    parameter_name = "reviewed"
+    conditions: ClassVar = {"no": Q(reviewed_at=None), "yes": Q(reviewed_at__isnull=False)}
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """The choices."""
+        return [("no", _("not yet")), ("yes", _("reviewed"))]
+
+
 class Archived(Choice):
     """Whether it was put away."""
 

@@ -18,6 +18,7 @@ VIEW_TRACEBACK: Final = f"{APP}.view_traceback"
 CANCEL: Final = f"{APP}.cancel_run"
 ANSWER: Final = f"{APP}.answer_interrupt"
 EDIT_STATE: Final = f"{APP}.edit_state"
+REVIEW: Final = f"{APP}.review_run"
 EXPORT: Final = f"{APP}.export"
 PRUNE: Final = f"{APP}.prune"
 

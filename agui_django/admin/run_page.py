@@ -18,15 +18,17 @@ from django.core.handlers.asgi import ASGIRequest
 from django.db.models.functions import Left, Length
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 from django.shortcuts import get_object_or_404, render
+from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from agui_django.admin import rights
 from agui_django.admin.changes import changes
-from agui_django.admin.conversation import conversation, value
+from agui_django.admin.conversation import played, value
 from agui_django.admin.downloads import NDJSON, RASTER, SAFE, event_lines, file_parts, streamed
 from agui_django.admin.lists import log, people, redactor
 from agui_django.admin.markdown import CUT
+from agui_django.admin.neighbours import FILTERS
 from agui_django.admin.rights import Redactor
 from agui_django.admin.statuses import badge, seconds
 from agui_django.admin.timeline import timeline
@@ -35,6 +37,7 @@ from agui_django.protocol.codec import decode
 from agui_django.protocol.errors import CursorGone, InvalidInput
 from agui_django.protocol.events import EVENTS
 from agui_django.runs.database import database_alias, get_pool
+from agui_django.runs.pricing import shown
 from agui_django.runs.stream import Entry, Follow, read_entries
 from agui_django.transports import requests, sse
 
@@ -48,15 +51,22 @@ CHARACTERS = 16 * 1024 * 1024
 AGAIN = 30.0
 
 
-def page(site: AdminSite, request: HttpRequest, key: str) -> HttpResponse:
-    """The page."""
+def page(site: AdminSite, request: HttpRequest, key: str, beside: Callable[[Run], dict[str, str]]) -> HttpResponse:
+    """The page.
+
+    Args:
+        site: the admin.
+        request: the viewer's.
+        key: the run's.
+        beside: tells a run's neighbours in the list that it was opened from.
+    """
     run, hide = find(key), redactor(request)
     alias = database_alias()
     messages = Message.objects.using(alias).filter(run=run)
-    shown = conversation(messages, hide, request.GET.get("before", ""))
+    said = played(messages, hide, request.GET.dict())
     versions = StateVersion.objects.using(alias).filter(run=run)
     questions = Interrupt.objects.using(alias).filter(run=run).order_by("position")
-    names = people([run.user_id, run.actor_id])
+    names = people([run.user_id, run.actor_id, run.reviewed_by_id])
     context = {
         **site.each_context(request),
         "title": _("Run"),
@@ -65,11 +75,15 @@ def page(site: AdminSite, request: HttpRequest, key: str) -> HttpResponse:
         "person": names.get(run.user_id),
         "actor": names.get(run.actor_id),
         "thread_title": run.thread.title if hide.content else "",
+        "reviewer": names.get(run.reviewed_by_id),
+        "note": hide.text(run.review_note),
+        "filters": request.GET.get(FILTERS, ""),
         "badge": badge(run.status),
         "took": seconds(run.duration_ms),
         "first": seconds(run.first_event_ms),
+        "cost": cost(run),
         "sentence": sentence(run),
-        "conversation": shown,
+        "conversation": said,
         "changes": changes(versions, run.thread_id, hide),
         "questions": [(row, hide.text(row.message)) for row in questions.defer("wire", "response_schema")],
         "timeline": timeline(run, hide),
@@ -83,10 +97,20 @@ def page(site: AdminSite, request: HttpRequest, key: str) -> HttpResponse:
         "may_see_questions": any(map(request.user.has_perm, (rights.ANSWER, "agui_django.view_interrupt"))),
         "may_see_thread": request.user.has_perm("agui_django.view_thread"),
         "may_cancel": request.user.has_perm(rights.CANCEL),
+        "may_review": request.user.has_perm(rights.REVIEW),
         "may_export": hide.content and request.user.has_perm(rights.EXPORT),
-        **_neighbours(run, alias),
+        **_around(run, alias),
+        **beside(run),
     }
     return render(request, "admin/agui_django/run.html", context)
+
+
+def cost(run: Run) -> str:
+    """What it cost; that it is not priced, where it used tokens."""
+    priced_on = f" ({_('prices of')} {date_format(run.priced_on, 'j M Y')})" if run.priced_on else ""
+    if run.cost_nanos is None:
+        return _("not priced") if run.input_tokens or run.output_tokens else ""
+    return shown(run.cost_nanos, run.currency) + priced_on
 
 
 def find(key: Any) -> Run:
@@ -134,8 +158,8 @@ def part(request: HttpRequest, run: UUID, name: str) -> HttpResponse:
     return HttpResponse(text, content_type="text/plain; charset=utf-8", headers=SAFE)
 
 
-def _neighbours(run: Run, alias: str) -> dict[str, Any]:
-    """The runs around it, and those that it resumes or that resume it."""
+def _around(run: Run, alias: str) -> dict[str, Any]:
+    """The runs around it in its thread, and those that it resumes or that resume it."""
     runs = Run.objects.using(alias).filter(thread=run.thread_id).only("pk", "status", "created_at")
     return {
         "previous": runs.filter(created_at__lt=run.created_at).order_by("-created_at").first(),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
-from uuid import UUID
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
@@ -18,17 +18,21 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from agui_django.admin import filters, guard, rights, run_page
 from agui_django.admin.clock import in_zone, moment, switch
-from agui_django.admin.lists import ReadOnlyAdmin, log, people, redactor
+from agui_django.admin.lists import ReadOnlyAdmin, log, people, redactor, uuids
+from agui_django.admin.neighbours import neighbours
+from agui_django.admin.reviews import reviewing
 from agui_django.admin.search import reading
 from agui_django.admin.statuses import NONE, badge, seconds
 from agui_django.models import Run, Thread
 from agui_django.runs.database import database_alias
 from agui_django.runs.engine import get_engine
+from agui_django.runs.pricing import shown
 from agui_django.runs.start import in_background
 
 #: What a list never reads.
 HEAVY = (
     "input", "outcome", "result", "once", "extra", "error_text", "traceback", "usage", "digest", "turn",
+    "review_note",
 )  # fmt: skip
 VIEW = "agui_django.view_run"
 
@@ -41,16 +45,18 @@ class RunAdmin(ReadOnlyAdmin):
     ordering = ("-created_at", "-pk")
     lookups: ClassVar = ("created_at__year", "created_at__month", "created_at__day")
     list_display = (
-        "status_badge", "started", "person", "conversation", "agent", "duration", "first", "tokens", "tools", "error",
+        "status_badge", "started", "person", "conversation", "agent", "duration", "first", "tokens", "cost", "tools",
+        "error",
     )  # fmt: skip
     list_filter = (
-        filters.Window, filters.Status, filters.Agent, filters.Error, filters.Waiting, filters.Transport,
+        filters.Window, filters.Status, filters.Agent, filters.Error, filters.Waiting, filters.Reviewed,
+        filters.Transport,
         filters.key("user", gettext_lazy("person"), "user"), filters.key("thread", gettext_lazy("thread"), "thread"),
     )  # fmt: skip
     date_hierarchy = "created_at"
     search_fields = ("run_id",)
     search_help_text = gettext_lazy("A run's or thread's id, an error's reference, a person, or words that were said.")
-    actions: Any = ("stop",)
+    actions: Any = ("stop", "mark")
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
         """The list, with what its search is taken for."""
@@ -85,8 +91,11 @@ class RunAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("status"))
     def status_badge(self, run: Run) -> Any:
-        """A word, a shape and a colour."""
-        return format_html('<span data-agui-run="{}" data-status="{}">{}</span>', run.pk, run.status, badge(run.status))
+        """A word, a shape and a colour; and whether it was reviewed."""
+        mark = format_html('<span class="agui-quiet agui-mark">{}</span>', _("reviewed")) if run.reviewed_at else ""
+        return format_html(
+            '<span data-agui-run="{}" data-status="{}">{}</span>{}', run.pk, run.status, badge(run.status), mark
+        )
 
     @admin.display(description=gettext_lazy("started"))
     def started(self, run: Run) -> Any:
@@ -119,6 +128,11 @@ class RunAdmin(ReadOnlyAdmin):
         """In and out."""
         return run.input_tokens + run.output_tokens or NONE
 
+    @admin.display(description=gettext_lazy("cost"))
+    def cost(self, run: Run) -> Any:
+        """What it cost, where that is known."""
+        return shown(run.cost_nanos, run.currency) or NONE
+
     @admin.display(description=gettext_lazy("tools"))
     def tools(self, run: Run) -> Any:
         """How many calls."""
@@ -131,6 +145,20 @@ class RunAdmin(ReadOnlyAdmin):
 
     # ---- what can be done -------------------------------------------------------------------------------------------
 
+    def has_review_permission(self, request: HttpRequest) -> bool:
+        """Whether the action is offered."""
+        return bool(request.user.has_perm(rights.REVIEW))
+
+    @admin.action(description=gettext_lazy("Mark the selected runs as reviewed…"), permissions=["review"])
+    def mark(self, request: HttpRequest, queryset: Any) -> HttpResponse:
+        """Ask for a note."""
+        return self._chosen(request, "review")
+
+    def _chosen(self, request: HttpRequest, page: str) -> HttpResponse:
+        """To the page that asks about the ticked runs."""
+        chosen = request.POST.getlist(ACTION_CHECKBOX_NAME)
+        return redirect(f"{reverse(f'admin:agui_django_run_{page}')}?{urlencode({'run': chosen}, doseq=True)}")
+
     def has_cancel_permission(self, request: HttpRequest) -> bool:
         """Whether the action is offered."""
         return bool(request.user.has_perm(rights.CANCEL))
@@ -138,12 +166,11 @@ class RunAdmin(ReadOnlyAdmin):
     @admin.action(description=gettext_lazy("Stop the selected runs…"), permissions=["cancel"])
     def stop(self, request: HttpRequest, queryset: Any) -> HttpResponse:
         """Ask for a confirmation, which counts again."""
-        chosen = request.POST.getlist(ACTION_CHECKBOX_NAME)
-        return redirect(f"{reverse('admin:agui_django_run_cancel')}?{urlencode({'run': chosen}, doseq=True)}")
+        return self._chosen(request, "cancel")
 
     def cancel_view(self, request: HttpRequest) -> HttpResponseBase:
         """Stop runs, after a look at how many still run."""
-        keys = _uuids((request.POST if request.method == "POST" else request.GET).getlist("run"))
+        keys = uuids((request.POST if request.method == "POST" else request.GET).getlist("run"))
         runs = Run.objects.using(database_alias()).filter(pk__in=keys, status__in=[Run.Status.QUEUED, *Run.ACTIVE])
         found = list(runs.only("pk", "status", "agent", "created_at"))
         if request.method != "POST":
@@ -164,7 +191,7 @@ class RunAdmin(ReadOnlyAdmin):
 
     def status_view(self, request: HttpRequest) -> HttpResponseBase:
         """How the running rows of a list stand by now."""
-        runs = Run.objects.using(database_alias()).filter(pk__in=_uuids(request.GET.getlist("run")))
+        runs = Run.objects.using(database_alias()).filter(pk__in=uuids(request.GET.getlist("run")))
         rows = runs.values_list("pk", "status", "duration_ms")
         answer = {str(pk): {"status": s, "badge": badge(s), "time": seconds(ms)} for pk, s, ms in rows}
         return JsonResponse(answer, headers={"Cache-Control": "no-store"})
@@ -172,13 +199,17 @@ class RunAdmin(ReadOnlyAdmin):
     def change_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> Any:
         """The run's page."""
         guard.demand(request.user, VIEW)
-        return in_zone(request, lambda: run_page.page(self.admin_site, request, object_id))
+        beside = partial(neighbours, self, request)
+        return in_zone(request, lambda: run_page.page(self.admin_site, request, object_id, beside))
 
     def get_urls(self) -> list[Any]:
         """Ours in front of the admin's."""
         site, content = self.admin_site, rights.VIEW_CONTENT
         own = [
             path("cancel/", guard.page(site, self.cancel_view, VIEW, rights.CANCEL), name="agui_django_run_cancel"),
+            path(
+                "review/", guard.page(site, reviewing(site), VIEW, rights.REVIEW), name="agui_django_run_review",
+            ),
             path("zone/", guard.page(site, switch), name="agui_django_run_zone"),
             path("status/", guard.page(site, self.status_view, VIEW), name="agui_django_run_status"),
             path("<uuid:run>/live/", guard.live(site, run_page.live, VIEW), name="agui_django_run_live"),
@@ -199,14 +230,3 @@ class RunAdmin(ReadOnlyAdmin):
             path("file/<uuid:file>/", guard.page(site, run_page.file, content), name="agui_django_run_file"),
         ]  # fmt: skip
         return own + super().get_urls()
-
-
-def _uuids(texts: list[str]) -> list[UUID]:
-    """Addresses of runs; what is none is left out, and what is beyond a page."""
-    found = []
-    for text in texts[:100]:
-        try:
-            found.append(UUID(text))
-        except ValueError:
-            continue
-    return found

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar
+from uuid import UUID
 
 from django import forms
 from django.contrib import admin, messages
@@ -26,7 +27,7 @@ from agui_django.admin import filters, guard, rights
 from agui_django.admin.answer_form import ABSENT, JsonField
 from agui_django.admin.changes import changes
 from agui_django.admin.clock import in_zone, moment
-from agui_django.admin.conversation import conversation, value
+from agui_django.admin.conversation import played, value
 from agui_django.admin.downloads import NDJSON, streamed
 from agui_django.admin.lists import ReadOnlyAdmin, log, people, redactor
 from agui_django.admin.search import reading
@@ -36,7 +37,7 @@ from agui_django.protocol.codec import decode, encode
 from agui_django.protocol.errors import AgUiError
 from agui_django.protocol.json_patch import make_patch
 from agui_django.runs import keeping, pruning
-from agui_django.runs.branches import branches
+from agui_django.runs.branches import arestore, branches
 from agui_django.runs.database import database_alias, get_pool
 from agui_django.runs.editing import aedit_state
 from agui_django.runs.exporting import export_thread
@@ -156,7 +157,7 @@ class ThreadAdmin(ReadOnlyAdmin):
             "person": people([row.owner_id]).get(row.owner_id),
             "runs": [(run, badge(run.status), seconds(run.duration_ms)) for run in runs],
             "waiting": list(Interrupt.objects.using(alias).open().filter(thread=row).only("pk", "reason")[:20]),
-            "conversation": conversation(messages_of.filter(superseded_by=None), hide, request.GET.get("before", "")),
+            "conversation": played(messages_of, hide, request.GET.dict()),
             "points": [[(way, hide.text(way.first_words)) for way in point.alternatives] for point in points],
             "opinions": [(each, hide.text(each.text)) for each in opinions],
             "state": value(row.state, hide),
@@ -206,6 +207,22 @@ class ThreadAdmin(ReadOnlyAdmin):
         if request.method == "POST":
             get_pool().run_sync(keeping.archive, row, not row.archived)
             log(request, row, "Archived." if row.archived else "Taken out of the archive.")
+        return redirect("admin:agui_django_thread_change", row.pk)
+
+    def restore_view(self, request: HttpRequest, thread: int) -> HttpResponse:
+        """Bring a branch of the conversation back; what is in play becomes one."""
+        row = _find(thread)
+        if request.method == "POST":
+            try:
+                branch = UUID(request.POST.get("branch", ""))
+                in_background(partial(arestore, row, branch, user=request.user), "restore")
+            except ValueError:
+                raise Http404 from None
+            except AgUiError as error:
+                messages.error(request, error.message)
+            else:
+                log(request, row, f"Restored the branch of run {branch}.")
+                messages.success(request, _("The branch is in play; what it replaced is a branch now."))
         return redirect("admin:agui_django_thread_change", row.pk)
 
     def export_view(self, request: HttpRequest, thread: int) -> HttpResponseBase:
@@ -267,6 +284,7 @@ class ThreadAdmin(ReadOnlyAdmin):
             ("prune/", self.prune_view, "prune", [VIEW, rights.PRUNE]),
             ("<int:thread>/state/", self.state_view, "state", [VIEW, content, rights.EDIT_STATE]),
             ("<int:thread>/archive/", self.archive_view, "archive", [VIEW, CHANGE]),
+            ("<int:thread>/restore/", self.restore_view, "restore", [VIEW, CHANGE]),
             ("<int:thread>/export/", self.export_view, "export", [VIEW, content, rights.EXPORT]),
             ("<int:thread>/remove/", self.remove_view, "remove", [VIEW, DELETE]),
         ]

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from django.contrib.admin.models import LogEntry
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from agui_django.models import Feedback, Run, StateVersion, Thread
+from agui_django.models import Feedback, Message, Run, StateVersion, Thread
 from tests.admin.test_runs import text
 from tests.api.conftest import Rows
 
@@ -130,3 +132,60 @@ def test_pruning(rows: Rows, ada: Any, staff: Callable[..., Client]) -> None:
     assert set(Thread.objects.values_list("thread_id", flat=True)) == {"busy", "young"}
     assert logged() == [(str(rows.thread.pk), "Pruned.")]
     assert client.post(f"{LIST}prune/", {"days": "0", "delete": "1"}).status_code == 200
+
+
+@pytest.fixture
+def branched(rows: Rows) -> Run:
+    """A conversation whose answer was asked for again; the run that took the first answer out of play."""
+    first = rows.run(run_id="r1")
+    asked = rows.message("m1", "where is it?", run=first)
+    gone = rows.message("m2", "On its way.", "assistant", run=first)
+    again = rows.run(run_id="r2")
+    rows.message("m3", "It was sent yesterday.", "assistant", run=again)
+    Message.objects.filter(pk=gone.pk).update(superseded_by=again, behind=asked.pk)
+    return again
+
+
+def test_superseded_messages_are_shown_on_request(branched: Run, rows: Rows, reader: Client) -> None:
+    page = text(reader, f"{LIST}{rows.thread.pk}/change/")
+    assert "On its way." not in page.split("Branches")[0] and "agui-superseded" not in page
+    assert "1 message was superseded:" in page and 'href="?superseded=1"' in page
+    page = text(reader, f"{LIST}{rows.thread.pk}/change/?superseded=1")
+    places = [page.index(words) for words in ("<article", "where is it?", "On its way.", "It was sent yesterday.")]
+    assert places == sorted(places) and page.count("agui-superseded") == 1
+    first = Run.objects.get(run_id="r1")
+    assert "On its way." not in text(reader, f"/admin/agui_django/run/{first.pk}/change/")
+    assert "On its way." in text(reader, f"/admin/agui_django/run/{first.pk}/change/?superseded=1&_changelist_filters=")
+
+
+def test_a_branch_is_brought_back(branched: Run, rows: Rows, staff: Callable[..., Client]) -> None:
+    client = staff("view_thread", "view_content", "change_thread")
+    page, address = f"{LIST}{rows.thread.pk}/change/", f"{LIST}{rows.thread.pk}/restore/"
+    assert f'name="branch" value="{branched.pk}"' in text(client, page)
+    assert client.get(address).status_code == 302
+    assert client.post(address, {"branch": "x"}).status_code == 404
+    unknown = client.post(address, {"branch": str(uuid.uuid4())}, follow=True)
+    assert unknown.status_code == 200 and not LogEntry.objects.exists()
+    assert client.post(address, {"branch": str(branched.pk)}).status_code == 302
+    in_play = Message.objects.in_play().values_list("message_id", flat=True)
+    assert list(in_play) == ["m1", "m2"]
+    made = Run.objects.get(transport="restore")
+    assert made.user is not None and made.user.username == "kim"
+    assert logged() == [(str(rows.thread.pk), f"Restored the branch of run {branched.pk}.")]
+    # And there again.
+    assert f'name="branch" value="{made.pk}"' in text(client, page)
+    client.post(address, {"branch": str(made.pk)})
+    assert list(in_play.all()) == ["m1", "m3"]
+
+
+def test_no_branch_comes_back_while_something_runs(branched: Run, rows: Rows, staff: Callable[..., Client]) -> None:
+    rows.run(status="queued", run_id="r3")
+    client = staff("view_thread", "change_thread")
+    done = client.post(f"{LIST}{rows.thread.pk}/restore/", {"branch": str(branched.pk)}, follow=True)
+    assert 'class="error"' in done.content.decode()
+    assert Message.objects.in_play().count() == 2 and not LogEntry.objects.exists()
+
+
+def test_who_may_not_change_brings_nothing_back(branched: Run, rows: Rows, reader: Client) -> None:
+    assert "Bring back" not in text(reader, f"{LIST}{rows.thread.pk}/change/")
+    assert reader.post(f"{LIST}{rows.thread.pk}/restore/", {"branch": str(branched.pk)}).status_code == 403

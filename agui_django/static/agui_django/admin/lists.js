@@ -1,5 +1,4 @@
 // Keeps the running rows of a list up to date: one small question every three seconds, only while the page is seen.
-// "/" moves to the search box.
 
 const EVERY = 3000;
 
@@ -29,13 +28,4 @@ async function look() {
 
 document.addEventListener("DOMContentLoaded", () => {
   if (rows().length) setTimeout(() => look().catch(() => {}), EVERY);
-});
-
-document.addEventListener("keydown", (event) => {
-  const typing = event.target.closest?.("input, textarea, select");
-  if (event.key !== "/" || typing || event.ctrlKey || event.metaKey || event.altKey) return;
-  const box = document.getElementById("searchbar");
-  if (!box) return;
-  event.preventDefault();
-  box.focus();
 });

@@ -1,0 +1,25 @@
+// What every page of ours has: keys, none of which acts while somebody types, and the browser's time zone as a choice.
+
+const keys = document.getElementById("agui-keys");
+
+const acts = {
+  "/": () => document.getElementById("searchbar")?.focus(),
+  j: () => document.querySelector("#agui-run a[rel=next]")?.click(),
+  k: () => document.querySelector("#agui-run a[rel=prev]")?.click(),
+  "?": () => keys?.showModal(),
+};
+
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.closest?.("input, textarea, select, dialog, [contenteditable]");
+  if (typing || event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
+  if (!Object.hasOwn(acts, event.key)) return;
+  event.preventDefault();
+  acts[event.key]();
+});
+
+const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+for (const button of document.querySelectorAll(".agui-browser-zone")) {
+  button.value = button.title = zone;
+  button.hidden = !zone;
+  button.setAttribute("aria-pressed", String(button.dataset.zone === zone));
+}
