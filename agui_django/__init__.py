@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from agui_django.agents.registry import agent as agent
     from agui_django.agents.registry import get_agent as get_agent
     from agui_django.agents.registry import register as register
+    from agui_django.agents.retrying import Retry as Retry
     from agui_django.agents.sink import Event as Event
     from agui_django.agents.sync import SyncRunContext as SyncRunContext
     from agui_django.protocol.errors import AgentError as AgentError
@@ -29,6 +30,7 @@ _HOMES = {
     "AgentError": "agui_django.protocol.errors",
     "Declined": "agui_django.protocol.errors",
     "Event": "agui_django.agents.sink",
+    "Retry": "agui_django.agents.retrying",
     "RunContext": "agui_django.agents.context",
     "RunSuspended": "agui_django.protocol.errors",
     "SyncRunContext": "agui_django.agents.sync",
@@ -45,6 +47,7 @@ __all__ = [
     "AgentError",
     "Declined",
     "Event",
+    "Retry",
     "RunContext",
     "RunSuspended",
     "SyncRunContext",

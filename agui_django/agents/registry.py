@@ -18,6 +18,7 @@ from ag_ui.core import AgentCapabilities
 from django.utils.module_loading import autodiscover_modules
 
 from agui_django.agents.context import RunContext
+from agui_django.agents.retrying import Retry
 from agui_django.agents.sink import Event
 from agui_django.agents.sync import SyncRunContext
 from agui_django.conf import UNSET, Unset, imported, settings
@@ -38,6 +39,7 @@ class AgentOptions:
     permission: Permission = None
     state_schema: Any = None
     initial_state: Any = None
+    retry: Retry | None = None
     timeout: float | Unset | None = UNSET
     idle_timeout: float | Unset | None = UNSET
     on_disconnect: str | Unset = UNSET
@@ -78,6 +80,12 @@ class AgentEntry:
         target: Any = self.target() if inspect.isclass(self.target) else self.target
         run: Callable[..., Any] = target if _is_function(target) else getattr(target, "run", target)
         return run
+
+    @property
+    def retry(self) -> Retry | None:
+        """Whether the agent is called again: the option, else its own attribute."""
+        own = self.options.retry or getattr(self.target, "retry", None)
+        return own if isinstance(own, Retry) else None
 
     @property
     def capabilities(self) -> AgentCapabilities | None:
@@ -159,6 +167,7 @@ def agent(
     permission: Permission = None,
     state_schema: type | dict[str, Any] | None = None,
     initial_state: dict[str, Any] | Callable[[], dict[str, Any]] | None = None,
+    retry: Retry | None = None,
     timeout: float | Unset | None = UNSET,
     idle_timeout: float | Unset | None = UNSET,
     on_disconnect: Literal["continue", "cancel"] | Unset = UNSET,
@@ -178,6 +187,8 @@ def agent(
         permission: a Django permission, or a callable that takes the user; None: whoever the AccessPolicy lets in.
         state_schema: TypedDict, pydantic model or JSON Schema that the shared state always fits.
         initial_state: the state of a thread that has none, or a callable that makes it.
+        retry: whether it is called again where it fails before its first event; default: the attribute ``retry`` of the
+            class or object.
         timeout: seconds a run may take. This and the following: left out, the setting of that name counts.
         idle_timeout: seconds a run may go without emitting anything.
         on_disconnect: what becomes of the run when nobody watches it any more.
@@ -194,6 +205,7 @@ def agent(
         permission=permission,
         state_schema=state_schema,
         initial_state=initial_state,
+        retry=retry,
         timeout=timeout,
         idle_timeout=idle_timeout,
         on_disconnect=on_disconnect,

@@ -48,7 +48,7 @@ class _Passing(Exception):
     def __init__(self, error: ProviderError, wait: float | None = None) -> None:
         super().__init__(str(error))
         self.error = error
-        self.wait = wait
+        self.wait = error.retry_after = wait
 
 
 class RemoteAgent:

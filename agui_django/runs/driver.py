@@ -7,6 +7,7 @@ run ends with what is open closed and one terminal event. Knows no database.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from agui_django.agents.registry import AgentEntry
 from agui_django.conf import settings
 from agui_django.runs.calling import AgentCall
 from agui_django.runs.edits import Edit
-from agui_django.runs.endings import is_cancel
+from agui_django.runs.endings import Happened, decide, is_cancel
 from agui_django.runs.finishing import Finish
 from agui_django.runs.present import Present
 from agui_django.runs.session import RunSession
@@ -218,12 +219,33 @@ class _Drive:
             self.session.run_thread.enter()
             self.session.document.check()
             if not self._stopping and not self.faults:
-                self.result = await AgentCall(self.session, lambda: self.cancels)(self.entry.make())
+                self.result = await self._called()
                 self.swallowed = self.cancels > 0
         except BaseException as error:
             # At the end of the grace there is nobody left to tell.
             if not (self.cancels and is_cancel(error)):
                 self.faults.append(error)
+
+    async def _called(self) -> Any:
+        """What the agent returns; called again where it failed before anything was seen, and its `Retry` says so."""
+        retry = self.entry.retry
+        for failed in itertools.count(1):
+            try:
+                return await AgentCall(self.session, lambda: self.cancels)(self.entry.make())
+            except Exception as error:
+                self.session.settle()  # edits of the state are events, too
+                if retry is None or self._stopping or self.session.acted:
+                    raise
+                ending = decide(Happened(faults=[error]))
+                pause = retry.pause(failed, ending.code, ending.error)
+                if pause is None:
+                    raise
+                self.session.logger.warning(
+                    "Agent %s failed before its first event (%s); run %s tries again in %.1f s",
+                    self.entry.name, ending.code, self.setup.address, pause, exc_info=error,
+                )  # fmt: skip
+            self.session.begin_again()
+            await asyncio.sleep(pause)
 
     def _closing(self) -> Closing:
         if self.control.aborted:

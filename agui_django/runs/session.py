@@ -66,6 +66,13 @@ class RunSession(Emission):
         """Whether something was done that cannot be taken back: an event of the agent, or a claim."""
         return self.first_at is not None or self.claimed
 
+    def begin_again(self) -> None:
+        """Forget what a call of the agent has left, of which nothing was seen; what it used stays counted."""
+        self.keys.clear()
+        self.questions.clear()
+        self.approvals.clear()
+        self.result, self.suspended, self.followed = None, False, None
+
     # ---- threads ----------------------------------------------------------------------------------------------
 
     def _rung(self) -> None:
