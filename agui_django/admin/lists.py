@@ -48,6 +48,16 @@ class KeysetList(ChangeList):
         found = super().get_filters_params(params)
         return {name: value for name, value in found.items() if name not in (OLDER, NEWER, "as")}
 
+    def get_filters(self, request: HttpRequest) -> Any:
+        """What no text of the database can be finds nothing, and says so.
+
+        Raises:
+            IncorrectLookupParameters: there is a NUL in the address.
+        """
+        if any("\0" in value for values in request.GET.lists() for value in values[1]):
+            raise IncorrectLookupParameters
+        return super().get_filters(request)
+
     def get_query_string(self, new_params: Mapping[str, Any] | None = None, remove: Iterable[str] | None = None) -> str:
         """Another filter begins at the first page."""
         given = {OLDER: None, NEWER: None, **(new_params or {})}

@@ -50,7 +50,7 @@ def reading(request: HttpRequest) -> Reading:
     """What the request's search is taken for; found out once."""
     found: Any = getattr(request, "agui_reading", None)
     if found is None:
-        found = _read(request.GET.get("q", "").strip()[:300], request)
+        found = _read(request.GET.get("q", "").replace("\0", "").strip()[:300], request)
         request.agui_reading = found  # type: ignore[attr-defined]
     return found  # type: ignore[no-any-return]
 

@@ -43,6 +43,7 @@ ADDRESSES: dict[str, tuple[str, list[set[str]]]] = {
     "run_review": (f"{RUN}review/?run=<run>", [{"view_run", "review_run"}]),
     "run_zone": (f"{RUN}zone/", [set()]),
     "run_live": (f"{RUN}<run>/live/", [{"view_run"}]),
+    "run_panel": (f"{RUN}panel/errors/", [{"view_run"}]),
     "run_events": (f"{RUN}<run>/events/", [{"view_run"}]),
     "run_download": (f"{RUN}<run>/events.ndjson", [{"view_run", "view_content", "export"}]),
     "run_part": (f"{RUN}<run>/input.txt", [{"view_run", "view_content"}]),

@@ -124,7 +124,8 @@ def test_no_other_column_can_be_asked_for(rows: Rows, reader: Client, model: Any
     rows.run()
     where = f"/admin/agui_django/{model._meta.model_name}/"
     names = [field.name for field in model._meta.get_fields()]
-    allowed = {"status", "agent", "user", "thread", "transport"} if model is Run else {"agent", "archived", "owner"}
+    of_runs = {"status", "agent", "model", "user", "thread", "transport"}
+    allowed = of_runs if model is Run else {"agent", "archived", "owner"}
     for name in names:
         for lookup in ("", "__startswith", "__regex", "__isnull", "__gt"):
             if lookup == "" and name in allowed:
