@@ -42,7 +42,7 @@ from agui_django.agents.langgraph_tools import (
 )
 from agui_django.agents.langgraph_watch import ModelWatch
 from agui_django.agents.openai_chat import with_files
-from agui_django.agents.remote_input import thread_id_of
+from agui_django.agents.remote_input import thread_id_of, thread_name
 from agui_django.agents.sink import Answer
 
 __all__ = [
@@ -52,6 +52,7 @@ __all__ = [
     "page_tools",
     "per_loop",
     "question_of",
+    "thread_name",
     "to_own_tools",
     "unless_page",
     "with_page_tools",

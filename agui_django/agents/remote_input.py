@@ -21,7 +21,12 @@ def thread_id_of(run: RunContext[Any]) -> str:
     """
     given = str(run._setup.thread_id)
     scope = getattr(run.thread, "scope", None)
-    return given if scope is None else hashlib.sha256(f"{scope}\0{given}".encode()).hexdigest()[:32]
+    return given if scope is None else thread_name(scope, given)
+
+
+def thread_name(scope: str, thread_id: str) -> str:
+    """What `thread_id_of` gives for a stored thread."""
+    return hashlib.sha256(f"{scope}\0{thread_id}".encode()).hexdigest()[:32]
 
 
 def answers_for(run: RunContext[Any]) -> list[Wire]:

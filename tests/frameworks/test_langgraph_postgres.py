@@ -20,7 +20,7 @@ from psycopg_pool import AsyncConnectionPool
 from typing_extensions import TypedDict
 
 from agui_django import RunContext
-from agui_django.agents.langgraph import LangGraphAgent, graph_thread_id, per_loop
+from agui_django.agents.langgraph import LangGraphAgent, graph_thread_id, per_loop, thread_name
 from tests.databases import POSTGRES, create_postgres, drop_postgres
 from tests.frameworks.stories import approve
 from tests.frameworks.world import World, user
@@ -68,6 +68,7 @@ class Desk:
 
     def thread_id(self, run: RunContext) -> str:
         """As the default; but tests share a database, and their users' numbers."""
+        assert graph_thread_id(run) == thread_name(run.thread.scope, run.thread.thread_id)
         return f"{self.name} {graph_thread_id(run)}"
 
     async def graph(self) -> Any:
