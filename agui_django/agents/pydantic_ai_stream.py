@@ -26,7 +26,6 @@ from pydantic_ai.messages import (
     ThinkingPartDelta,
     ToolCallPart,
     ToolCallPartDelta,
-    ToolReturnPart,
 )
 from pydantic_core import to_json
 
@@ -129,18 +128,17 @@ class Shown:
                 await self._result(event.part)
 
     async def _result(self, part: Any) -> None:
-        if not isinstance(part, ToolReturnPart | NativeToolReturnPart):
-            return
         call = ToolCall(self._run._sink, self.call(part.tool_call_id), part.tool_name, frontend=False)
         if call.done:
             return
-        outcome = getattr(part, "outcome", "success")
+        # Versions before 2.60 have a part of its own for a call that has to be made again.
+        outcome = getattr(part, "outcome", "retried" if hasattr(part, "model_response") else "success")
         metadata: dict[str, Any] = {} if outcome == "success" else {"failed": True}
         if outcome == "denied":
             metadata["declined"] = True
         if call.id in self.edited:
             metadata["editedArgs"] = self.edited[call.id]
-        for event in _events(part.metadata):
+        for event in _events(getattr(part, "metadata", None)):
             await self._run.emit(event)
         await call._give(_content(part), metadata)
 
@@ -157,9 +155,10 @@ def _args(args: Any) -> str | None:
     return args if args is None or isinstance(args, str) else encode(args)
 
 
-def _content(part: ToolReturnPart | NativeToolReturnPart) -> str:
-    """A result as the model is told it; files by their media types."""
-    return part.model_response_str()
+def _content(part: Any) -> str:
+    """A result as the model is told it."""
+    told = part.model_response if hasattr(part, "model_response") else part.model_response_str
+    return str(told())
 
 
 def _events(metadata: Any) -> Iterable[BaseEvent]:

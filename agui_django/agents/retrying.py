@@ -44,8 +44,7 @@ class Retry:
         if failed >= self.attempts or code not in self.on:
             return None
         seconds: float | None = getattr(error, "retry_after", None)
-        if seconds is None and callable(self.wait):
-            seconds = self.wait(failed)
-        elif seconds is None:
-            seconds = 0.5 * 2 ** (failed - 1) if self.wait is None else self.wait
+        if seconds is None:
+            wait = 0.5 * 2 ** (failed - 1) if self.wait is None else self.wait
+            seconds = wait(failed) if callable(wait) else wait
         return max(seconds, 0.0) if seconds <= self.longest else None
