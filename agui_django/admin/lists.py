@@ -80,7 +80,7 @@ class KeysetList(ChangeList):
         rows: Any = self.queryset
         backwards = NEWER in request.GET
         if text := request.GET.get(NEWER) or request.GET.get(OLDER):
-            value, key = _place(text, self.model)
+            value, key = row_at(text, self.model)
             op = "gt" if backwards else "lt"
             # The first condition is what an index of the column alone can use.
             rows = rows.filter(
@@ -96,9 +96,9 @@ class KeysetList(ChangeList):
         self.result_list = staff.prepare(request, found)
         self.older = self.newer = ""
         if found and (more or backwards):
-            self.older = self.get_query_string({OLDER: _written(found[-1], column)})
+            self.older = self.get_query_string({OLDER: place_of(found[-1], column)})
         if found and (more if backwards else text):
-            self.newer = self.get_query_string({NEWER: _written(found[0], column)})
+            self.newer = self.get_query_string({NEWER: place_of(found[0], column)})
         self.count_said = self._count()
         self.result_count = len(found)
         self.full_result_count = None
@@ -112,12 +112,18 @@ class KeysetList(ChangeList):
         return ngettext("%(count)d in all", "%(count)d in all", count) % {"count": count}
 
 
-def _written(row: Any, column: str) -> str:
+def place_of(row: Any, column: str) -> str:
+    """Where a row stands in a list, as it is written in addresses."""
     place = json.dumps([getattr(row, column).isoformat(), str(row.pk)])
     return base64.urlsafe_b64encode(place.encode()).decode()
 
 
-def _place(text: str, model: type[Model]) -> tuple[Any, Any]:
+def row_at(text: str, model: type[Model]) -> tuple[Any, Any]:
+    """The column's value and the key of a place.
+
+    Raises:
+        IncorrectLookupParameters: it is none.
+    """
     try:
         at, key = json.loads(base64.urlsafe_b64decode(text))
         value = parse_datetime(at)

@@ -16,10 +16,11 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from agui_django.admin import dashboard, dashboard_filters, filters, guard, rights, run_page
+from agui_django.admin import filters, guard, rights, run_page
 from agui_django.admin.clock import in_zone, moment, switch
+from agui_django.admin.exports import exporting
 from agui_django.admin.lists import ReadOnlyAdmin, log, people, redactor, uuids
-from agui_django.admin.neighbours import neighbours
+from agui_django.admin.neighbours import FILTERS, neighbours
 from agui_django.admin.reviews import reviewing
 from agui_django.admin.search import reading
 from agui_django.admin.statuses import NONE, badge, seconds
@@ -53,11 +54,10 @@ class RunAdmin(ReadOnlyAdmin):
         filters.Transport,
         filters.key("user", gettext_lazy("person"), "user"), filters.key("thread", gettext_lazy("thread"), "thread"),
     )  # fmt: skip
-        *dashboard_filters.OF_RUNS,
     date_hierarchy = "created_at"
     search_fields = ("run_id",)
     search_help_text = gettext_lazy("A run's or thread's id, an error's reference, a person, or words that were said.")
-    actions: Any = ("stop", "mark")
+    actions: Any = ("stop", "mark", "export")
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
         """The list, with what its search is taken for."""
@@ -65,7 +65,12 @@ class RunAdmin(ReadOnlyAdmin):
         other = ""
         if found.kind in ("person", "reference", "thread", "run") and redactor(request).content:
             other = f"?{urlencode({'q': request.GET.get('q', ''), 'as': 'text'})}"
-        return super().changelist_view(request, {"said": found.said, "other": other, **(extra_context or {})})
+        tools = []
+        if self.has_export_permission(request):
+            matching = urlencode({FILTERS: request.GET.urlencode()})
+            tools.append((f"export/?{matching}", _("Export all that match…")))
+        more = {"said": found.said, "other": other, "tools": tools}
+        return super().changelist_view(request, {**more, **(extra_context or {})})
 
     # ---- the list ---------------------------------------------------------------------------------------------------
 
@@ -155,6 +160,15 @@ class RunAdmin(ReadOnlyAdmin):
         """Ask for a note."""
         return self._chosen(request, "review")
 
+    def has_export_permission(self, request: HttpRequest) -> bool:
+        """Whether the action is offered."""
+        return bool(request.user.has_perm(rights.EXPORT))
+
+    @admin.action(description=gettext_lazy("Export the selected runs…"), permissions=["export"])
+    def export(self, request: HttpRequest, queryset: Any) -> HttpResponse:
+        """Ask for the format."""
+        return self._chosen(request, "export")
+
     def _chosen(self, request: HttpRequest, page: str) -> HttpResponse:
         """To the page that asks about the ticked runs."""
         chosen = request.POST.getlist(ACTION_CHECKBOX_NAME)
@@ -211,6 +225,7 @@ class RunAdmin(ReadOnlyAdmin):
             path(
                 "review/", guard.page(site, reviewing(site), VIEW, rights.REVIEW), name="agui_django_run_review",
             ),
+            path("export/", guard.page(site, exporting(self), VIEW, rights.EXPORT), name="agui_django_run_export"),
             path("zone/", guard.page(site, switch), name="agui_django_run_zone"),
             path("status/", guard.page(site, self.status_view, VIEW), name="agui_django_run_status"),
             path("<uuid:run>/live/", guard.live(site, run_page.live, VIEW), name="agui_django_run_live"),
@@ -230,4 +245,4 @@ class RunAdmin(ReadOnlyAdmin):
             ),
             path("file/<uuid:file>/", guard.page(site, run_page.file, content), name="agui_django_run_file"),
         ]  # fmt: skip
-        return [*own, *dashboard.addresses(site), *super().get_urls()]
+        return own + super().get_urls()
