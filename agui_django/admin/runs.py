@@ -16,7 +16,7 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from agui_django.admin import filters, guard, rights, run_page
+from agui_django.admin import dashboard, dashboard_filters, filters, guard, rights, run_page
 from agui_django.admin.clock import in_zone, moment, switch
 from agui_django.admin.exports import exporting
 from agui_django.admin.lists import ReadOnlyAdmin, log, people, redactor, uuids
@@ -53,6 +53,7 @@ class RunAdmin(ReadOnlyAdmin):
         filters.Window, filters.Status, filters.Agent, filters.Error, filters.Waiting, filters.Reviewed,
         filters.Transport,
         filters.key("user", gettext_lazy("person"), "user"), filters.key("thread", gettext_lazy("thread"), "thread"),
+        *dashboard_filters.OF_RUNS,
     )  # fmt: skip
     date_hierarchy = "created_at"
     search_fields = ("run_id",)
@@ -245,4 +246,4 @@ class RunAdmin(ReadOnlyAdmin):
             ),
             path("file/<uuid:file>/", guard.page(site, run_page.file, content), name="agui_django_run_file"),
         ]  # fmt: skip
-        return own + super().get_urls()
+        return [*own, *dashboard.addresses(site), *super().get_urls()]

@@ -104,7 +104,8 @@ def test_the_values(rows: Rows, ada: Any, clerk: Client) -> None:
     at = datetime(2026, 3, 28, 23, 30, tzinfo=UTC)
     rows.run(
         run_id="=1+1", status="failed", created_at=at, error_code="x", error_text='=cmd|"/c calc"',
-        cost_nanos=1_500_000, currency="EUR", input_tokens=5, cached_tokens=2, reviewed_by=ada, reviewed_at=at, review_note="-2\nnext",
+        cost_nanos=1_500_000, currency="EUR", input_tokens=5, cached_tokens=2, reviewed_by=ada,
+        reviewed_at=at, review_note="-2\nnext",
     )  # fmt: skip
     Thread.objects.update(title="@SUM(A1)")
     clerk.cookies["agui_zone"] = "Europe/Berlin"

@@ -43,6 +43,7 @@ ADDRESSES: dict[str, tuple[str, list[set[str]]]] = {
     "run_review": (f"{RUN}review/?run=<run>", [{"view_run", "review_run"}]),
     "run_export": (f"{RUN}export/?run=<run>", [{"view_run", "export"}]),
     "run_zone": (f"{RUN}zone/", [set()]),
+    "run_panel": (f"{RUN}panel/errors/", [{"view_run"}]),
     "run_live": (f"{RUN}<run>/live/", [{"view_run"}]),
     "run_events": (f"{RUN}<run>/events/", [{"view_run"}]),
     "run_download": (f"{RUN}<run>/events.ndjson", [{"view_run", "view_content", "export"}]),
