@@ -10,7 +10,7 @@ DEMO := AGUI_DEBUG=1 AGUI_SQLITE=$${AGUI_SQLITE-wal}
 FRONTEND := project/frontend
 BUNDLE := project/static/copilotkit_demo/main.js
 
-.PHONY: demo frontend test lint bench clean
+.PHONY: demo frontend test test-lowest lint bench clean
 
 demo: $(VENV)/.installed  ## the demo site on http://127.0.0.1:$(PORT)
 	@if command -v npm >/dev/null; then \
@@ -33,6 +33,16 @@ $(FRONTEND)/node_modules/.package-lock.json: $(FRONTEND)/package-lock.json
 
 test: $(VENV)/.installed  ## the whole suite; what is not installed is skipped (AGUI_TEST_REQUIRE=all: fails)
 	$(BIN)/python -m pytest $(ARGS)
+
+# Not a part of CI: it takes an environment of its own, which is made the first time.
+test-lowest: $(VENV)/.installed  ## the frameworks' tests with the lowest versions that pyproject.toml lets in
+	test -x .venv-lowest/bin/python || $(PYTHON) -m venv .venv-lowest
+	$(BIN)/python -c 'import re, tomllib; \
+	extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
+	print(*(re.sub(">=([^,]+).*", r"==\1", need) for name in ("pydantic-ai", "langgraph", "remote") for need in extras[name]), sep="\n")' \
+		> .venv-lowest/constraints.txt
+	.venv-lowest/bin/python -m pip install --disable-pip-version-check -q -r requirements.txt -c .venv-lowest/constraints.txt
+	.venv-lowest/bin/python -m pytest tests/frameworks tests/agents/test_remote_servers.py tests/test_client.py $(ARGS)
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff format --check .

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from typing import Any
 
 from django.urls import re_path
+
+if find_spec("channels") is None:
+    raise ImportError("The WebSocket needs Channels: pip install 'agui_django[channels]'")
 
 from agui_django.transports.websocket import AgUiConsumer
 

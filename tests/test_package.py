@@ -54,7 +54,7 @@ def test_the_public_names() -> None:
 
     named = (
         "agent register get_agent start_run RunContext SyncRunContext Event ToolCall AgentError Declined RunSuspended "
-        "approval_required"
+        "approval_required Retry"
     )
     assert set(agui_django.__all__) == {*named.split(), "astart_run"}
     assert all(getattr(agui_django, name) is not None for name in agui_django.__all__)

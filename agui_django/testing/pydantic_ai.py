@@ -6,17 +6,20 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-from pydantic_ai.messages import (
-    ModelMessage,
-    ModelResponse,
-    ModelResponseStreamEvent,
-    SystemPromptPart,
-    TextPart,
-    ThinkingPart,
-    ToolCallPart,
-    ToolReturnPart,
-    UserPromptPart,
-)
+try:
+    from pydantic_ai.messages import (
+        ModelMessage,
+        ModelResponse,
+        ModelResponseStreamEvent,
+        SystemPromptPart,
+        TextPart,
+        ThinkingPart,
+        ToolCallPart,
+        ToolReturnPart,
+        UserPromptPart,
+    )
+except ImportError as error:
+    raise ImportError("Scripted models need pydantic-ai: pip install 'agui_django[pydantic-ai]'") from error
 from pydantic_ai.models import StreamedResponse
 from pydantic_ai.models.function import (
     AgentInfo,
