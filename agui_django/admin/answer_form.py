@@ -12,8 +12,10 @@ from typing import Any, Final
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.forms.utils import ErrorDict
 from django.utils.translation import gettext as _
 
+from agui_django.admin.rows_field import RowsField
 from agui_django.protocol.codec import decode, encode
 from agui_django.protocol.errors import InvalidJson
 
@@ -95,6 +97,12 @@ class AnswerForm(forms.Form):
             inner[path[-1]] = value
         return {"answer": answer}
 
+    def add_row(self, name: str) -> None:
+        """Show the form as it was filled in, unjudged, a list with one more row."""
+        self._errors = ErrorDict()
+        if isinstance(field := self.fields.get(name), RowsField):
+            field.widget.more = 1
+
     # ---- fields -----------------------------------------------------------------------------------------------------
 
     def _members(self, schema: Mapping[str, Any], path: list[str], title: str) -> None:
@@ -117,6 +125,8 @@ class AnswerForm(forms.Form):
         # A null may be the answer; an empty field then says it.
         field.required = required and not _nullable(schema)
         field.label = label
+        if isinstance(field, RowsField):
+            field.widget.title = label
         if isinstance(schema, Mapping):
             field.help_text = str(schema.get("description", ""))[:500] or field.help_text
             if "default" in schema and (start := _start(field, schema["default"])) is not None:
@@ -130,6 +140,8 @@ def _start(field: forms.Field, default: Any) -> Any:
         return encode(default)
     if isinstance(field, JsonField):
         return encode(default)
+    if isinstance(field, RowsField):
+        return [str(item) for item in default] if isinstance(default, list) else None
     return default if isinstance(default, str | int | float) and not isinstance(default, bool) else None
 
 
@@ -165,8 +177,8 @@ def _field(schema: Mapping[str, Any]) -> tuple[Any, Callable[[Any], Any]]:
     if kind == "array" and isinstance(items := schema.get("items"), Mapping):
         inner = items.get("type")
         if inner in ("string", "integer", "number") and "enum" not in items:
-            box = forms.CharField(widget=forms.Textarea(attrs={"rows": 3}), help_text=_("One a line."))
-            return box, _lines if inner == "string" else _numbers
+            kind = "text" if inner == "string" else "number"
+            return RowsField(kind, ABSENT), _same if inner == "string" else _numbers
     return JsonField(strip=False, widget=forms.Textarea(attrs={"rows": 3})), _same
 
 
@@ -196,9 +208,5 @@ def _number(text: str) -> Any:
     return value
 
 
-def _lines(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line]
-
-
-def _numbers(text: str) -> list[Any]:
-    return [_number(line) for line in _lines(text)]
+def _numbers(texts: list[str]) -> list[Any]:
+    return [_number(text) for text in texts]

@@ -27,6 +27,7 @@ from agui_django.admin.answer_form import AnswerForm
 from agui_django.admin.conversation import conversation, value
 from agui_django.admin.lists import KeysetList, ReadOnlyAdmin, log, people
 from agui_django.admin.rights import Redactor
+from agui_django.admin.rows_field import ADD
 from agui_django.admin.statuses import NONE
 from agui_django.models import Interrupt, Message, Run
 from agui_django.protocol.codec import decode
@@ -224,6 +225,9 @@ class InterruptAdmin(ReadOnlyAdmin):
     def _answered(self, request: HttpRequest, row: Interrupt, form: AnswerForm) -> HttpResponse | None:
         """Take the answer; None where the form has to be shown again."""
         verb = request.POST.get("verb", "answer")
+        if verb.startswith(ADD):
+            form.add_row(verb.removeprefix(ADD))
+            return None
         if verb == "dismiss":
             given: dict[str, Any] = {"status": "cancelled"}
         else:

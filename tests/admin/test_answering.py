@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.db import connection
+from django.http import QueryDict
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -201,7 +203,7 @@ def test_every_kind_of_field() -> None:
     }
     form = AnswerForm(schema, {
         "f0": "Ada", "f1": "false", "f2": "3", "f3": '"1"', "f4": "2026-05-04", "f5": "Bath", "f6": "2.5",
-        "f7": "a\nb", "f8": "1\n2.5", "f9": '[{"x": 1}]', "f10": "7",
+        "f7": ["a", "", "b"], "f8": ["1", "2.5", ""], "f9": '[{"x": 1}]', "f10": "7",
     })  # fmt: skip
     assert form.is_valid(), form.errors
     assert form.cleaned_data["answer"] == {
@@ -231,3 +233,45 @@ def test_answers_that_are_no_objects(schema: Any, fields: dict[str, str], answer
     form = AnswerForm(schema, fields)
     assert form.is_valid(), form.errors
     assert form.cleaned_data["answer"] == answer
+
+
+LISTS = {
+    "type": "object",
+    "required": ["tags"],
+    "properties": {
+        "tags": {"type": "array", "title": "Tags", "items": {"type": "string"}, "default": ["a", "b"]},
+        "sure": {"type": "boolean"},
+        "scores": {"type": "array", "items": {"type": "integer"}},
+    },
+}
+
+
+def inputs(page: str, name: str) -> list[str]:
+    return re.findall(rf'<input[^>]* name="{name}"[^>]* value="([^"]*)"', page)
+
+
+def test_a_list_grows_without_a_script(asked: Interrupt, clerk: Client) -> None:
+    Interrupt.objects.update(response_schema=encode(LISTS))
+    page = clerk.get(page_of(asked)).content.decode()
+    assert inputs(page, "f0") == ["a", "b"] and inputs(page, "f2") == [""]
+    assert 'name="verb" value="add:f0"' in page and 'aria-label="Tags 2"' in page
+    sent = {"f0": ["a", "", "<c>"], "f1": "true", "f2": ["7"], "raw": ""}
+    page = clerk.post(page_of(asked), {**sent, "verb": "add:f0"}).content.decode()
+    # Nothing is lost or judged, and there is one more.
+    assert inputs(page, "f0") == ["a", "", "&lt;c&gt;", ""] and inputs(page, "f2") == ["7"]
+    assert "checked" in page.split('value="true"')[1].split(">")[0]
+    assert "errorlist" not in clerk.post(page_of(asked), {"verb": "add:f0"}).content.decode()
+    assert clerk.post(page_of(asked), {"verb": "add:nothing"}).status_code == 200
+    asked.refresh_from_db()
+    assert asked.status == "open"
+    for wrong, complaint in (({"f0": [""]}, "This field is required."), ({"f0": ["a"], "f2": ["x"]}, "expected form")):
+        assert complaint in clerk.post(page_of(asked), wrong).content.decode()
+    form = AnswerForm(LISTS, QueryDict("f0=a&f0=&f0=b+c&f1=false&f2=1&f2=2"))
+    assert form.is_valid(), form.errors
+    assert form.cleaned_data["answer"] == {"tags": ["a", "b c"], "sure": False, "scores": [1, 2]}
+
+
+def test_a_list_is_bounded(asked: Interrupt, clerk: Client) -> None:
+    Interrupt.objects.update(response_schema=encode(LISTS))
+    page = clerk.post(page_of(asked), {"f0": ["x"] * 500, "verb": "add:f0"}).content.decode()
+    assert len(inputs(page, "f0")) == 60

@@ -23,3 +23,20 @@ for (const button of document.querySelectorAll(".agui-browser-zone")) {
   button.hidden = !zone;
   button.setAttribute("aria-pressed", String(button.dataset.zone === zone));
 }
+
+// A list's button asks the server for one more row; here it is added at once, and nothing is sent.
+document.addEventListener("click", (event) => {
+  const button = event.target.closest?.("button[name=verb][value^='add:']");
+  const rows = button?.previousElementSibling;
+  if (!rows) return;
+  event.preventDefault();
+  if (rows.children.length >= 60) return;
+  const row = rows.lastElementChild.cloneNode(true);
+  const input = row.firstElementChild;
+  const number = rows.children.length;
+  input.id = input.id.replace(/\d+$/, number);
+  input.setAttribute("aria-label", `${rows.closest(".agui-field")?.querySelector("label")?.textContent ?? ""} ${number + 1}`);
+  rows.append(row);
+  input.value = "";
+  input.focus();
+});
