@@ -149,11 +149,23 @@ class AccessPolicy:
         """
         if interrupt.permission and not user.has_perm(interrupt.permission):
             return False
+        return self._asked(user, interrupt) or self.beyond_scope(user, "agui_django.answer_interrupt")
+
+    def may_give_up(self, user: Any, interrupt: Interrupt) -> bool:
+        """Whether a user may cancel a question, however that comes: the agent is told that there is no answer.
+
+        By default whoever may answer it, and always whom it was asked: a question that needs a permission they do not
+        have must not hold their thread.
+        """
+        return self._asked(user, interrupt) or self.may_answer(user, interrupt)
+
+    def _asked(self, user: Any, interrupt: Interrupt) -> bool:
+        """Whether it was this user's to be asked: the thread's owner, the user of the run; without both, its scope."""
         asked = {interrupt.thread.owner_id, interrupt.run.user_id} - {None}
-        if user.pk in asked or self.beyond_scope(user, "agui_django.answer_interrupt"):
-            return True
+        if asked:
+            return user.pk in asked
         try:
-            return not asked and self.scope_for(user) == interrupt.thread.scope
+            return self.scope_for(user) == interrupt.thread.scope
         except NotAuthenticated:
             return False
 

@@ -164,12 +164,17 @@ def test_who_may_answer(ada: Any, django_user_model: Any) -> None:
     staff.user_permissions.add(Permission.objects.get(codename="answer_interrupt"))
 
     def who(
-        policy: AccessPolicy, owner: Any = None, user: Any = None, scope: str = "", permission: str = ""
+        policy: AccessPolicy,
+        owner: Any = None,
+        user: Any = None,
+        scope: str = "",
+        permission: str = "",
+        may: str = "may_answer",
     ) -> list[str]:
         thread, run = SimpleNamespace(owner_id=owner, scope=scope), SimpleNamespace(user_id=user)
         question: Any = SimpleNamespace(thread=thread, run=run, permission=permission)
         people = [ada, bob, colleague, staff, AnonymousUser()]
-        return [person.username or "nobody" for person in people if policy.may_answer(person, question)]
+        return [person.username or "nobody" for person in people if getattr(policy, may)(person, question)]
 
     default = AccessPolicy()
     assert who(default, owner=ada.pk, scope=f"user:{ada.pk}") == ["ada", "staff"]
@@ -182,6 +187,9 @@ def test_who_may_answer(ada: Any, django_user_model: Any) -> None:
     assert who(OneScope(), scope="everybody") == ["ada", "bob", "colleague", "staff", "nobody"]
     # The agent's own permission comes on top.
     assert who(default, owner=ada.pk, permission="auth.delete_group") == []
+    # But whom it was asked may give it up.
+    assert who(default, owner=ada.pk, permission="auth.delete_group", may="may_give_up") == ["ada"]
+    assert who(default, owner=ada.pk, user=bob.pk, scope="team", may="may_give_up") == ["ada", "bob", "staff"]
     staff.user_permissions.add(Permission.objects.get(codename="delete_group"))
     staff = django_user_model.objects.get(pk=staff.pk)
     assert who(default, owner=ada.pk, permission="auth.delete_group") == ["staff"]

@@ -180,18 +180,19 @@ class InterruptAdmin(ReadOnlyAdmin):
         if row is None:
             raise Http404
         hide = Redactor(request.user, also=rights.ANSWER)
-        waits = row.status == Interrupt.Status.OPEN
-        may = waits and self.has_answer_permission(request) and get_policy().may_answer(request.user, row)
-        schema = _schema(row)
-        form = AnswerForm(schema, request.POST if request.method == "POST" else None) if may else None
+        waits = row.status == Interrupt.Status.OPEN and self.has_answer_permission(request)
+        may = waits and get_policy().may_answer(request.user, row)
+        dismissible = waits and (may or get_policy().may_give_up(request.user, row))
+        form = AnswerForm(_schema(row), request.POST if request.method == "POST" else None) if dismissible else None
         if request.method == "POST":
-            if form is None:
+            if form is None or not (may or request.POST.get("verb") == "dismiss"):
                 raise PermissionDenied
             if (done := self._answered(request, row, form)) is not None:
                 return done
         if may:
             in_background(lambda: aseen(row, request.user), "seen")
-        return render(request, "admin/agui_django/interrupt.html", self._context(request, row, hide, form))
+        context = self._context(request, row, hide, form) | {"may": may}
+        return render(request, "admin/agui_django/interrupt.html", context)
 
     def _context(self, request: HttpRequest, row: Interrupt, hide: Redactor, form: AnswerForm | None) -> dict[str, Any]:
         alias = database_alias()

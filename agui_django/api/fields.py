@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 
+from django.contrib.auth import get_user_model
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from agui_django.api.answers import wire
+from agui_django.protocol.codec import decode, encode
 
 
 @extend_schema_field({"description": "As it is stored."})
@@ -31,6 +33,33 @@ class WireObject(Wire):
 @extend_schema_field({"type": ["object", "null"], "additionalProperties": True})
 class WireObjectOrNull(Wire):
     """The same, where it may be missing."""
+
+
+@extend_schema_field(
+    {
+        "type": ["object", "null"],
+        "properties": {
+            "interruptId": {"type": "string"},
+            "status": {"type": "string", "enum": ["resolved", "cancelled"]},
+            "payload": {},
+            "metadata": {"type": "object", "additionalProperties": True},
+            "by": {"type": ["integer", "string", "null"], "description": "The user who gave it; null: the site."},
+            "at": {"type": "string", "format": "date-time"},
+        },
+    }
+)
+class DraftOrNull(Wire):
+    """An answer that waits, with the key of who gave it and the moment as other rows have them."""
+
+    def to_representation(self, value: str) -> Any:
+        """The text, as a part of the answer."""
+        if not value:
+            return None
+        entry = decode(value)
+        by = entry["by"]
+        entry["by"] = by if by is None else Key().to_representation(get_user_model()._meta.pk.to_python(by))
+        entry["at"] = Moment().to_representation(datetime.fromisoformat(entry["at"]))
+        return wire(encode(entry))
 
 
 @extend_schema_field({"type": ["integer", "string"]})

@@ -11,7 +11,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from agui_django.api.fields import Key, Moment, Wire, WireObject, WireObjectOrNull
+from agui_django.api.fields import DraftOrNull, Key, Moment, Wire, WireObject, WireObjectOrNull
 from agui_django.models import Feedback, Interrupt, Run, StateVersion
 
 
@@ -217,7 +217,7 @@ class InterruptShape(Shape):
     status = serializers.ChoiceField(choices=Interrupt.Status.values, read_only=True)
     expired = serializers.BooleanField(read_only=True, help_text="It can be cancelled, but no longer be resolved.")
     expiresAt = Moment(source="expires_at", allow_null=True)
-    draft = Wire(help_text="The answer that waits for those of the run's other questions.")
+    draft = DraftOrNull(help_text="The answer that waits for those of the run's other questions.")
     response = Wire(help_text="The answer that closed it.")
     answeredBy = Key(source="answered_by_id")
     answeredRun = _uuid(source="answered_run_id", allow_null=True)

@@ -62,7 +62,7 @@ async def aanswer(
 
     Args:
         interrupt: the question; it is looked up by whoever calls, in the scope of whoever answers.
-        user: who answers, asked of ``AccessPolicy.may_answer``; None: the site itself, which may.
+        user: who answers, judged by ``AccessPolicy.may_answer`` and ``may_give_up``; None: the site itself, which may.
         status: ``resolved``, or ``cancelled``: the agent is told that there will be no answer.
         payload: the answer, as JSON; with ``cancelled`` there is none.
         metadata: about the answer, no part of it; the agent finds it beside it.
@@ -173,6 +173,7 @@ def _asked(given: Given, user: Any) -> Asked:
     request = request_for(run, given, actor=given.by, agent=agent)
     if user is not None:
         request.may_answer = partial(get_policy().may_answer, user)
+        request.may_give_up = partial(get_policy().may_give_up, user)
     return Asked(request, True)
 
 

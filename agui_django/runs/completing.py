@@ -88,7 +88,8 @@ class _Taking:
         named = [row for row in rows if row.run_id == given.run and given.means(row.pk, row.status)]
         if not named and given.interrupt is not None:
             raise NotFound
-        if self.request.may_answer is not None and not all(map(self.request.may_answer, named)):
+        cancels = given.entry["status"] == Interrupt.Status.CANCELLED
+        if not all(self.request.permits(row, cancels=cancels) for row in named):
             raise PermissionRefused
         settled = [row for row in named if row.status != Interrupt.Status.OPEN]
         for row in settled:
@@ -154,6 +155,7 @@ def complete(
         run_input=build_run_input({**request.run_input.data, "resume": entries}),
         answerers={name: people.get(draft.by) for name, draft in drafts.items()},
         may_answer=None,  # asked when each was given
+        may_give_up=None,
         given=None,
     )
     return Opening(alias, answers).open()

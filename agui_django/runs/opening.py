@@ -319,7 +319,7 @@ class Opening:
         if thread is None:
             start = clean(self.policy.first_state()) if nothing else sent
             if not nothing:
-                self._check_state(sent)
+                self._check_state(sent, None)
             return start, not nothing, not json_equal(holds, start)
         own = decode(thread.state)
         ours = nothing or json_equal(sent, own) or (self.policy.state_policy == "server" and thread.state_version > 0)
@@ -350,23 +350,23 @@ class Opening:
         An edit that is good in itself, and does not go with theirs, is dropped: the client is told the state there is,
         and its message is not lost.
         """
-        self._check_state(sent)
+        self._check_state(sent, own)
         merged = merge(base, own, sent)
         if json_equal(merged, own):
             return own
         if json_equal(merged, sent):
             return merged
         try:
-            self._check_state(merged)
+            self._check_state(merged, own)
         except (InvalidInput, StateTooLarge):
             self.warnings.append("The state that was sent was dropped: it does not go with edits made meanwhile.")
             return own
         return merged
 
-    def _check_state(self, state: Any) -> None:
+    def _check_state(self, state: Any, own: Any) -> None:
         if not merging.fits(encode(state)):
             raise StateTooLarge
-        self.policy.check_state(state)
+        self.policy.check_state(state, own)
 
     def _save_thread(self, thread: Thread | None, found: history.Reconciled, state: Any, *, edited: bool) -> Thread:
         values: dict[str, Any] = {"agent": self.policy.name, "updated_at": self.now}

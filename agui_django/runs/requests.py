@@ -61,13 +61,21 @@ class AgentPolicy:
         initial: Mapping[str, Any] | Callable[[], Any] | None = self.initial_state
         return (initial() if callable(initial) else initial) or {}
 
-    def check_state(self, state: Any) -> None:
-        """Refuse a client's state that the agent's schema does not allow.
+    def check_state(self, state: Any, own: Any = None) -> None:
+        """Refuse a client's state that the agent's schema does not allow; without one, what is no object.
+
+        Args:
+            state: what was sent.
+            own: what the thread has; where an agent made that an array or a scalar, a client may send such, too.
 
         Raises:
             InvalidInput: its `fields` say what is wrong where.
         """
         if self.state_schema is None:
+            if not isinstance(state, dict) and (own is None or isinstance(own, dict)):
+                raise InvalidInput(
+                    "The state is malformed.", fields=[{"path": "/state", "message": "must be an object"}]
+                )
             return
         try:
             schema = StateSchema(self.state_schema)
@@ -114,7 +122,8 @@ class StartRequest:
         first_event: makes the event that is stored with a run that is executed at once.
         extra: plain JSON, shown to the agent as ``run.extra``.
         resumed_run: the interrupted run that a resume from the server answers; from a client it is found by its ids.
-        may_answer: asked for each question that the request answers; in a database thread.
+        may_answer: asked for each question that the request answers; in a database thread. None: all of them.
+        may_give_up: the same for each that it cancels; None: as for answers.
         attachments_at: what clients find in front of an attachment's id; empty: the site's addresses say it.
         upload: the files of its messages, once they are stored.
         given: answers that the site's own code takes: the run is opened once they are complete.
@@ -136,6 +145,7 @@ class StartRequest:
     resumed_run: Run | None = None
     origin: Literal["client", "server"] = "client"
     may_answer: Callable[[Interrupt], bool] | None = None
+    may_give_up: Callable[[Interrupt], bool] | None = None
     attachments_at: str = ""
     upload: Upload | None = None
     given: Given | None = None
@@ -145,6 +155,11 @@ class StartRequest:
     def policy(self) -> AgentPolicy:
         """What the store has to know of the agent."""
         return self.agent if isinstance(self.agent, AgentPolicy) else AgentPolicy.of(self.agent)
+
+    def permits(self, interrupt: Interrupt, *, cancels: bool) -> bool:
+        """Whether who sent it may answer a question, or cancel it; in a database thread."""
+        may = self.may_give_up if cancels and self.may_give_up is not None else self.may_answer
+        return may is None or may(interrupt)
 
 
 @dataclass(frozen=True)

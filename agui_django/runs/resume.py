@@ -118,7 +118,8 @@ def plan(
     closed = [row for row in rows if row.status != Status.OPEN]
     known = {row.interrupt_id: resolution(row) for row in closed}
     resolved = plan_resume([_open(row) for row in judged], known, resume, now=now, warn=warn)
-    if request.may_answer is not None and not all(map(request.may_answer, [*judged, *given_up])):
+    cancelled = [row for row, answer in zip(judged, resolved, strict=True) if answer.status == Status.CANCELLED]
+    if not all(request.permits(row, cancels=row in cancelled or row in given_up) for row in [*judged, *given_up]):
         raise PermissionRefused
     result = Plan(
         answered=list(zip(judged, resolved, strict=True)),

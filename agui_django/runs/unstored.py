@@ -68,7 +68,7 @@ def prepare(entry: AgentEntry, run_input: RunInput, asker: Asker) -> RunSetup:
     if thread is not None and (not state or policy.state_policy == "server"):
         state = decode(thread.state)
     elif state:
-        policy.check_state(state)
+        policy.check_state(state, None if thread is None else decode(thread.state))
     else:
         state = policy.first_state()
     address = uuid.uuid4().hex

@@ -187,6 +187,7 @@ def _request(
         language=language,
         time_zone=time_zone,
         may_answer=partial(get_policy().may_answer, caller.user),
+        may_give_up=partial(get_policy().may_give_up, caller.user),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.contrib.auth import get_user_model
 from django.db import connection
 from django.http import QueryDict
 from django.test import Client
@@ -18,7 +19,7 @@ from django.utils import timezone
 
 from agui_django import start_run
 from agui_django.admin.answer_form import AnswerForm
-from agui_django.models import Interrupt, Message, Run
+from agui_django.models import Interrupt, Message, Run, Thread
 from agui_django.protocol.codec import encode
 from tests.api.conftest import Rows
 from tests.live import wait_until
@@ -127,6 +128,21 @@ def test_a_permission_of_the_question(asked: Interrupt, staff: Callable[..., Cli
     client = staff("answer_interrupt")
     assert '<form method="post" class="agui-form"' not in client.get(page_of(asked)).content.decode()
     assert client.post(page_of(asked), {"f0": "true"}).status_code == 403
+
+
+def test_who_was_asked_may_dismiss_it(asked: Interrupt, staff: Callable[..., Client]) -> None:
+    client = staff("answer_interrupt")
+    kim = get_user_model().objects.get(username="kim")
+    Interrupt.objects.update(permission="agui_django.prune")
+    Thread.objects.update(owner=kim)
+    page = client.get(page_of(asked)).content.decode()
+    assert 'value="dismiss"' in page
+    assert 'value="answer"' not in page
+    assert client.post(page_of(asked), {"raw": "true"}).status_code == 403
+    assert client.post(page_of(asked), {"verb": "dismiss"}).status_code == 302
+    asked.refresh_from_db()
+    assert asked.status == "cancelled"
+    wait_until(lambda: not Run.objects.active().exists())
 
 
 def test_who_looks_is_seen(asked: Interrupt, staff: Callable[..., Client]) -> None:

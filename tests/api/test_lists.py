@@ -12,6 +12,7 @@ import pytest
 from django.utils import timezone
 
 from agui_django.models import Interrupt, Run, Thread
+from agui_django.runs.drafts import Draft
 from tests.api.conftest import Client, Rows
 from tests.transports.asgi import error_of
 
@@ -104,11 +105,14 @@ def test_a_run_is_whole_by_its_own_address_only(api: Client, ada: Any) -> None:
 def test_questions(api: Client, ada: Any) -> None:
     made = Rows(ada)
     run = made.run(status="interrupted")
-    asked = made.interrupt(run, response_schema='{"type":"object"}', tool_call_id="c", draft='{"status":"resolved"}')
+    kept = Draft({"status": "resolved", "payload": 2**70}, ada.pk, NOON).text
+    schema = '{"type":"object"}'
+    asked = made.interrupt(run, response_schema=schema, tool_call_id="c", draft=kept, created_at=NOON)
     row = api.get(f"interrupts/{asked.pk}")
     assert row == api.get("interrupts")["results"][0]
     assert row["responseSchema"] == {"type": "object"}
-    assert row["draft"] == {"status": "resolved"}
+    # Who and when as in every other column.
+    assert row["draft"] == {"status": "resolved", "payload": 2**70, "by": ada.pk, "at": row["createdAt"]}
     assert (row["response"], row["metadata"], row["expired"]) == (None, None, False)
     assert (row["interruptId"], row["threadId"], row["run"], row["agent"]) == ("i1", "t1", str(run.pk), "echo")
 

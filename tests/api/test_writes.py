@@ -228,7 +228,8 @@ async def test_the_last_answer_starts_the_run_on_the_server(ada: Any) -> None:
         assert error["error"]["fields"][0]["path"].startswith("/payload")
         status, told = await send("POST", f"interrupts/{first['id']}/answer", {"payload": {"yes": 2**70}})
         assert (status, told["complete"], told["run"], told["interrupt"]["status"]) == (200, False, None, "open")
-        assert told["interrupt"]["draft"]["payload"] == {"yes": 2**70}
+        draft = told["interrupt"]["draft"]
+        assert (draft["payload"], draft["by"], draft["at"][-1]) == ({"yes": 2**70}, ada.pk, "Z")
         status, told = await send(
             "POST", f"interrupts/{second['id']}/answer", {"payload": "sure", "metadata": {"by": "x"}}
         )
@@ -259,6 +260,15 @@ def test_malformed_answers(api: Client, ada: Any, body: Any, status: int) -> Non
     assert exchange.status == status, exchange.chunks
     asked.refresh_from_db()
     assert (asked.status, asked.draft) == ("open", "")
+
+
+def test_the_owner_cancels_what_they_may_not_answer(api: Client, ada: Any) -> None:
+    made = Rows(ada)
+    asked = made.interrupt(made.run(status="interrupted", agent="gone"), permission="auth.delete_group")
+    api.send("POST", f"interrupts/{asked.pk}/answer", {"payload": 1}, status=403)
+    assert api.send("POST", f"interrupts/{asked.pk}/answer", {"status": "cancelled"})["complete"]
+    asked.refresh_from_db()
+    assert (asked.status, asked.answered_by) == ("cancelled", ada)
 
 
 def test_an_expired_question_can_be_cancelled_only(api: Client, ada: Any) -> None:

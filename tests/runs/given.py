@@ -64,7 +64,7 @@ class Given:
     def request(self, policy: AgentPolicy | None = None, **body: Any) -> StartRequest:
         number = next(_numbers)
         claim = body.pop("claim", process_name())
-        extra = {key: body.pop(key) for key in ("actor", "may_answer") if key in body}
+        extra = {key: body.pop(key) for key in ("actor", "may_answer", "may_give_up") if key in body}
         data = {
             "threadId": "t1", "runId": f"run{number}", "messages": [user(f"user{number}")],
             "tools": [{"name": "front", "description": "", "parameters": {}}], "context": [], "forwardedProps": {},

@@ -260,12 +260,27 @@ async def test_who_may_not_answer(asks: Asks, ada: Any, bob: Any, django_user_mo
     assert not (await aanswer(one, user=ada, payload=1)).complete
     with pytest.raises(PermissionRefused):
         await aanswer(two, user=ada, payload=1)
-    with pytest.raises(PermissionRefused):
-        await ainterrupts_cancel(one.run_id, user=ada)
+    for person in (bob, kim, AnonymousUser()):
+        with pytest.raises(PermissionRefused):
+            await ainterrupts_cancel(one.run_id, user=person)
     assert [(row.status, bool(row.draft)) for row in await rows()] == [("open", True), ("open", False)]
     await get_pool().run(lambda: ada.user_permissions.set(Permission.objects.filter(codename="delete_group")))
     ada = await django_user_model.objects.aget(pk=ada.pk)
     await ended(await aanswer(two, user=ada, payload=1))
+
+
+@pytest.mark.asyncio
+async def test_the_owner_may_always_give_a_question_up(asks: Asks, ada: Any) -> None:
+    asks.questions = {"one": {}, "two": {"permission": "auth.delete_group"}}
+    one, two = await asked(ada)
+    assert not (await aanswer(one, user=ada, payload=1)).complete
+    with pytest.raises(PermissionRefused):
+        await aanswer(two, user=ada, payload=1)
+    await ended(await aanswer(two, user=ada, status="cancelled"))
+    assert [row.status for row in await rows()] == ["resolved", "cancelled"]
+    again, _ = await asked(ada)
+    await ainterrupts_cancel(again.run_id, user=ada, wait=True)
+    assert {row.status for row in await rows() if row.run_id == again.run_id} == {"cancelled"}
 
 
 @pytest.mark.asyncio

@@ -164,6 +164,18 @@ def test_a_policy_may_forbid_an_answer(given: Given) -> None:
     assert given.open_ids == ["i1"]
 
 
+def test_who_may_not_answer_a_question_may_give_it_up(given: Given) -> None:
+    given.asked({"id": "i1"}, {"id": "i2"})
+    may: dict[str, Any] = {"may_answer": lambda row: row.interrupt_id != "i2", "may_give_up": lambda row: True}
+    with pytest.raises(PermissionRefused):
+        given.open(resume=[resolved("i1"), resolved("i2")], **may)
+    with pytest.raises(PermissionRefused):
+        given.open(resume=[resolved("i1"), cancelled("i2")], **{**may, "may_give_up": lambda row: False})
+    opened = given.open(resume=[resolved("i1"), cancelled("i2")], **may)
+    assert opened.setup is not None
+    assert [answer.status for answer in opened.setup.answers.values()] == ["resolved", "cancelled"]
+
+
 def test_who_answered_may_be_somebody_else(given: Given) -> None:
     bob = get_user_model().objects.create_user("bob")
     given.asked({"id": "i1"})

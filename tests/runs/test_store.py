@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from agui_django.models import Message, Run, StateVersion, Thread
 from agui_django.protocol.errors import InvalidInput, ThreadBusy
-from agui_django.runs.requests import AgentPolicy
+from agui_django.runs.requests import AgentPolicy, Opened
 from tests.runs.given import Given, calls, counted, says, tool, user
 
 STAND_IN = {"agui_django": {"standIn": True}}
@@ -316,6 +316,26 @@ def test_state_policy_server_ignores_edits(given: Given) -> None:
 
 class Plan(TypedDict):
     n: int
+
+
+@pytest.mark.parametrize("state", [[1], [], "text", 1, False])
+def test_without_a_schema_the_state_is_an_object_unless_the_agent_made_it_another(given: Given, state: Any) -> None:
+    for _ in range(2):
+        with pytest.raises(InvalidInput) as refused:
+            given.open(state=state)
+        assert [field["path"] for field in refused.value.fields] == ["/state"]
+        if not Thread.objects.exists():
+            given.finish(given.open(state={"n": 1}))
+    assert Run.objects.count() == 1
+    given.finish(given.open(), state=["of", "the agent"], state_changed=True)
+    assert state_of(given.open(state=state)) == state
+    # A schema says what there may be.
+    given.finish(given.open(AgentPolicy("any", state_schema={}), threadId="t2", state=state))
+
+
+def state_of(opened: Opened) -> Any:
+    assert opened.setup is not None
+    return opened.setup.state
 
 
 @pytest.mark.parametrize("schema", [Plan, {"type": "object", "properties": {"n": {"type": "integer"}}}])
