@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from tests.live import LiveServer, live_server
 from tests.parts import require
 
-__all__ = ["agui_runtime", "require"]
+__all__ = ["require"]
+
+pytest_plugins = ["agui_django.testing.fixtures"]
 
 
 #: Seconds that a test may take from which on its file counts as long.
@@ -59,20 +60,6 @@ def _closed_connections() -> Iterator[None]:
         connection.inc_thread_sharing()
         connection.close()
     assert [thread.name for _, thread in ended if thread.name.startswith("agui-")] == []
-
-
-@pytest_asyncio.fixture
-async def agui_runtime(transactional_db: None) -> AsyncIterator[None]:
-    """A database the writer's thread may share; afterwards no run, thread or connection is left of the test."""
-    yield
-    from asgiref.sync import sync_to_async
-    from django.db import connections
-
-    from agui_django.runs import database, supervisor
-
-    await supervisor.settle()
-    await database.shutdown()
-    await sync_to_async(connections.close_all)()  # of the thread in which the ORM's own ``a`` methods run
 
 
 @pytest.fixture
