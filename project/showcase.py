@@ -10,7 +10,7 @@ from typing import Any
 
 from typing_extensions import TypedDict  # pydantic's condition before Python 3.12
 
-from agui_django import Declined, RunContext, agent
+from agui_django import AgentError, Declined, RunContext, agent
 
 WORD = re.compile(r"\S+\s*")
 
@@ -174,6 +174,16 @@ async def desk(run: RunContext, *, pause: float = 0.05) -> None:
             sub.result = finding
         await call.result(finding)
     await run.say(f"So there are two sources about {topic}.")
+
+
+@agent("fragile", title="Fragile", description="Breaks in the middle, unless you ask it to try again.")
+async def fragile(run: RunContext, *, pause: float = 0.04) -> None:
+    """Fail with words that are meant for the person; what was said before them stays."""
+    if "again" in run.text.lower():
+        await run.say(words("This time the line held.", pause))
+        return
+    await run.say(words("So far, so good: this much was said, and then", pause))
+    raise AgentError("The line is broken. Ask me to try again.", code="line_broken")
 
 
 @agent("files", title="Files", description="Says what you attached.")

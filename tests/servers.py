@@ -139,8 +139,8 @@ class ServerProcess:
         worker = ["-k", "uvicorn_worker.UvicornWorker", "-w", str(self.workers), "--graceful-timeout", "30"]
         return [*python, "gunicorn", app, "-b", f"127.0.0.1:{port}", *worker]
 
-    def start(self) -> ServerProcess:
-        """Start the server and wait until ``agui/health`` answers 200.
+    def start(self, port: int | None = None) -> ServerProcess:
+        """Start the server, on a port where one is given, and wait until ``agui/health`` answers 200.
 
         Raises:
             ServerError: it ended, or did not answer within a minute.
@@ -148,7 +148,7 @@ class ServerProcess:
         if self.running:
             raise ServerError("the server runs already")
         for attempt in range(3):
-            self.port = free_port()
+            self.port = port or free_port()
             seen = len(self.log)
             self._spawn()
             if self._wait_for_health():

@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -51,12 +52,28 @@ def drive(server: ServerProcess) -> Drive:
         if folder := os.environ.get("AGUI_SCREENSHOTS"):
             Path(folder).mkdir(parents=True, exist_ok=True)
             command.append(folder)
-        done = subprocess.run(
-            command, cwd=ROOT / "tests" / "browser", capture_output=True, text=True, timeout=210, check=False,
+        with subprocess.Popen(
+            command, cwd=ROOT / "tests" / "browser", text=True, bufsize=1,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env={**os.environ, "CHROMIUM": chromium() or ""},
-        )  # fmt: skip
-        assert done.returncode == 0, f"{done.stderr}\n{server.log[-3000:]}"
-        result: dict[str, Any] = json.loads(done.stdout)
+        ) as driver:  # fmt: skip
+            assert driver.stdin is not None and driver.stdout is not None and driver.stderr is not None
+            killer = threading.Timer(210, driver.kill)
+            killer.start()
+            try:
+                told = driver.stdout.readline()
+                if told == "kill\n":
+                    port = server.port
+                    server.kill()
+                    server.start(port)
+                    driver.stdin.write("there is another one\n")
+                    driver.stdin.flush()
+                    told = driver.stdout.readline()
+                trouble = driver.stderr.read()
+            finally:
+                killer.cancel()
+        assert driver.returncode == 0, f"{trouble}\n{server.log[-3000:]}"
+        result: dict[str, Any] = json.loads(told)
         return result
 
     return run
@@ -136,6 +153,38 @@ def test_what_others_never_see(server: ServerProcess, drive: Drive) -> None:
 def test_a_busy_thread_is_told_once(server: ServerProcess, drive: Drive) -> None:
     thread = server.stored(drive("busy")["thread"])
     assert statuses(thread) == ["finished", "cancelled"]
+
+
+@both
+def test_a_server_that_is_killed_in_the_middle(server: ServerProcess, drive: Drive) -> None:
+    shown = drive("killed")
+    thread = server.stored(shown["thread"])
+    assert statuses(thread) == ["finished", "failed", "finished"]
+    assert [run["errorCode"] for run in thread["runs"]] == ["", "abandoned", ""]
+    first, cut, last = said(thread, "assistant")
+    assert (first, last) == ("You said: First", "You said: And now?")
+    assert cut.startswith(shown["text"])
+
+
+def test_an_agent_that_fails_is_told_once(server: ServerProcess, drive: Drive) -> None:
+    thread = server.stored(drive("fails")["thread"])
+    assert statuses(thread) == ["failed", "finished"]
+    assert [text.strip() for text in said(thread, "assistant")] == [
+        "So far, so good: this much was said, and then", "This time the line held.",
+    ]  # fmt: skip
+
+
+def test_regenerate(server: ServerProcess, drive: Drive) -> None:
+    thread = server.stored(drive("regenerate")["thread"])
+    assert statuses(thread) == ["finished"] * 4
+    assert (said(thread, "user"), said(thread, "assistant")) == (["First"], ["You said: First"])
+
+
+def test_a_file_of_20_megabytes(server: ServerProcess, drive: Drive) -> None:
+    thread = server.stored(drive("large")["thread"])
+    assert statuses(thread) == ["finished"] * 3
+    (file,) = [part for part in thread["messages"][0]["content"] if part["type"] == "document"]
+    assert "/attachments/" in file["source"]["value"]
 
 
 def test_without_a_runtime(server: ServerProcess, drive: Drive) -> None:

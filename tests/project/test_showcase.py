@@ -53,6 +53,15 @@ async def test_delegations_are_calls_with_results() -> None:
     assert results == ["Three sources agree about the tide.", "The second source is a copy of the first."]
 
 
+@pytest.mark.asyncio
+async def test_the_agent_that_fails() -> None:
+    run = await run_agent(partial(showcase.fragile, pause=0), "Tell me")
+    assert run.error is not None
+    assert (run.error["code"], run.error["message"]) == ("line_broken", "The line is broken. Ask me to try again.")
+    assert run.said == ["So far, so good: this much was said, and then"]
+    assert (await run_agent(partial(showcase.fragile, pause=0), "Again")).said == ["This time the line held."]
+
+
 @pytest.mark.django_db
 @pytest.mark.parametrize("built", [True, False])
 def test_the_page_says_how_it_is_built(client: Client, monkeypatch: pytest.MonkeyPatch, built: bool) -> None:

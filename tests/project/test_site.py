@@ -90,6 +90,6 @@ def test_agents_that_are_for_the_demo_only() -> None:
         )
         names[mode] = done.stdout.strip()
     live = ["echo", "plan", "refund", "slow"]
-    showcase = ["booking", "cook", "desk", "files", "guide", "haiku", "thinker", "weather", "writer"]
+    showcase = ["booking", "cook", "desk", "files", "fragile", "guide", "haiku", "thinker", "weather", "writer"]
     assert names["live"] == str(live)
     assert names["demo"] == str(sorted([*live, *showcase, "script"]))

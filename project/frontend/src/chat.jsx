@@ -1,15 +1,33 @@
 // The conversation of every page: CopilotKit's own chat, on the thread that the address names.
-import { CopilotChat, useConfigureSuggestions } from "@copilotkit/react-core/v2";
+import { CopilotChat, useAgent, useConfigureSuggestions, useCopilotKit } from "@copilotkit/react-core/v2";
+import { useMemo } from "react";
+
+// Regenerate: the page forgets what stands behind the question and runs again; the server keeps the old answer as a branch.
+function useAgain(agentId) {
+  const { agent } = useAgent({ agentId });
+  const { copilotkit } = useCopilotKit();
+  return useMemo(() => ({
+    onRegenerate: ({ id }) => {
+      const before = agent.messages.slice(0, agent.messages.findIndex((message) => message.id === id));
+      const asked = before.findLastIndex(({ role }) => role === "user");
+      if (agent.isRunning || asked < 0) return;
+      agent.setMessages(before.slice(0, asked + 1));
+      copilotkit.runAgent({ agent }).catch(() => {}); // told by onError
+    },
+  }), [agent, copilotkit]);
+}
 
 export function Chat({ agent, thread, samples, attachments }) {
   useConfigureSuggestions(
     samples.length ? { available: "before-first-message", consumerAgentId: agent, suggestions: samples.map((text) => ({ title: text, message: text })) } : null,
     [agent, samples],
   );
+  const assistantMessage = useAgain(agent);
+  const messageView = useMemo(() => ({ assistantMessage }), [assistantMessage]);
   return (
     <section className="chat" aria-label="Conversation">
       <CopilotChat
-        key={thread} agentId={agent} threadId={thread} attachments={attachments}
+        key={thread} agentId={agent} threadId={thread} attachments={attachments} messageView={messageView}
         labels={{ chatInputPlaceholder: "Say something…", chatDisclaimerText: "Scripted: no model, no key." }}
       />
     </section>

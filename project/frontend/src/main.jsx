@@ -5,6 +5,7 @@ import { StrictMode, useCallback, useMemo, useState } from "react";
 import { createRoot } from "react-dom/client";
 import { HEADERS, RUNTIME_URL, USER } from "./site.js";
 import { explain } from "./errors.js";
+import { Notice } from "./notice.jsx";
 import { PAGES } from "./pages.jsx";
 import { useDark } from "./theme.js";
 import { usePlace } from "./place.js";
@@ -53,11 +54,7 @@ function App() {
           <p>{page.about}</p>
           <button type="button" className="quiet" data-testid="new-thread" onClick={() => open()}>New conversation</button>
         </header>
-        {problem && (
-          <div className="notice" role="alert">
-            {problem} <button type="button" className="quiet" onClick={() => setProblem(null)}>Close</button>
-          </div>
-        )}
+        {problem && <Notice close={() => setProblem(null)}>{problem}</Notice>}
         {/* Each page has tools of its own: a provider of its own keeps them apart. */}
         <CopilotKitProvider
           key={page.id} agentId={page.agent} headers={HEADERS} onError={onError} enableInspector={false}

@@ -73,6 +73,11 @@ export const PAGES = [
     about: "Files with the message; the server keeps large ones in its storage.",
   },
   {
+    id: "failure", title: "Failures", agent: "fragile", body: Chat,
+    about: "The agent breaks in the middle: what it said is kept, the error is told once, the conversation goes on.",
+    samples: ["Tell me something", "Try it again"],
+  },
+  {
     id: "plain", title: "Without a runtime", agent: "plain", body: Plain, agents: plainAgents,
     about: "CopilotKit's chat on a plain HttpAgent, with 20 lines that bring history and Stop.",
     samples: ["tokens:200 delay_ms:50"],

@@ -1,5 +1,6 @@
 import { useState } from "react";
 import { Chat } from "../chat.jsx";
+import { Notice } from "../notice.jsx";
 
 export const accepted = { enabled: true, accept: "image/*,audio/*,video/*,application/pdf,text/plain,text/csv" };
 
@@ -7,7 +8,7 @@ export function Files({ attachments, ...props }) {
   const [refused, setRefused] = useState("");
   return (
     <>
-      {refused && <div className="notice" role="alert">{refused}</div>}
+      {refused && <Notice close={() => setRefused("")}>{refused}</Notice>}
       <Chat {...props} attachments={{ ...attachments, onUploadFailed: ({ message }) => setRefused(message) }} />
     </>
   );
