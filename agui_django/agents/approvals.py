@@ -28,6 +28,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 MARK = "__agui_approval__"
 #: What the model and the client are told of a call that nobody allowed.
 NOT_APPROVED = "Not approved."
+#: The same, where nobody decided in time.
+EXPIRED = "Expired: nobody approved it in time."
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class Approval:
         try:
             answer = question.answer()
         except Declined:
-            raise Declined(NOT_APPROVED) from None
+            raise Declined(EXPIRED if question.status == "expired" else NOT_APPROVED) from None
         if not isinstance(answer, Mapping) or answer.get("approved") is not True:
             reason = answer.get("reason") if isinstance(answer, Mapping) else None
             raise Declined(f"Not approved: {reason}" if isinstance(reason, str) and reason else NOT_APPROVED)

@@ -74,6 +74,11 @@ class Question(Generic[T]):
         """Whether `answer` has something to say, if only that it was declined."""
         return self._answer is not None
 
+    @property
+    def status(self) -> str:
+        """``resolved``, ``cancelled`` or ``expired``; "" where nothing is known yet."""
+        return "" if self._answer is None else self._answer.status
+
     def answer(self) -> T:
         """The answer, as a value of the type that was asked for.
 

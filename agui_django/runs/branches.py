@@ -27,6 +27,7 @@ from agui_django.runs.database import database_alias, get_pool, transact
 from agui_django.runs.ledger import LAST_WORDS, last_words
 from agui_django.runs.present import started
 from agui_django.runs.setup import milliseconds
+from agui_django.runs.titling import first_words
 
 #: The `Run.transport` of a restore: no agent was called.
 RESTORE = "restore"
@@ -196,12 +197,16 @@ def _restore(thread_key: int, branch: UUID, user: Any) -> Run:
     if thread is None:
         raise NotFound
     _check_idle(alias, thread)
+    titled = thread.titled_by == Thread.TitledBy.FIRST_WORDS and thread.title == first_words(alias, thread.pk)
     for each in list(_way_to(alias, thread, branch)):
         run = _exchange(alias, thread, each, user)
     text = Message.objects.using(alias).filter(thread=thread).in_play().filter(role__in=["user", "assistant"])
     words = text.exclude(search_text="").values_list(Left("search_text", 4 * LAST_WORDS), flat=True).last()
     shown = last_words([{"role": "user", "content": words or ""}])
-    sql.update(alias, Thread, {"updated_at": run.created_at, "last_words": shown}, id=thread.pk)
+    values = {"updated_at": run.created_at, "last_words": shown}
+    if titled:
+        values["title"] = first_words(alias, thread.pk)
+    sql.update(alias, Thread, values, id=thread.pk)
     return run
 
 

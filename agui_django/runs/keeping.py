@@ -14,14 +14,14 @@ from typing import Any
 from uuid import UUID
 
 from agui_django.conf import settings
-from agui_django.models import ID_LENGTH, Message, Run, RunEvents, Thread
-from agui_django.protocol.codec import clean, clean_text, decode, encode
+from agui_django.models import ID_LENGTH, Run, RunEvents, Thread
+from agui_django.protocol.codec import clean, clean_text, encode
 from agui_django.protocol.errors import InvalidInput, NotFound, NotJson
-from agui_django.runs import ledger
 from agui_django.runs.broadcaster import broadcaster
 from agui_django.runs.database import database_alias, get_pool, transact
 from agui_django.runs.engine import SUPERSEDING, get_engine
 from agui_django.runs.start import in_background
+from agui_django.runs.titling import first_words
 
 logger = logging.getLogger("agui_django.runs")
 
@@ -113,12 +113,7 @@ def _update(thread: Thread, values: Any) -> None:
 def _named(thread: int, text: str) -> dict[str, Any]:
     if text:
         return {"title": text, "titled_by": Thread.TitledBy.PERSON}
-    messages = Message.objects.using(database_alias()).filter(thread=thread, role="user").in_play()
-    first = messages.exclude(search_text="").values_list("wire", flat=True).first()
-    return {
-        "title": ledger.title([decode(first)]) if first else "",
-        "titled_by": Thread.TitledBy.FIRST_WORDS,
-    }
+    return {"title": first_words(database_alias(), thread), "titled_by": Thread.TitledBy.FIRST_WORDS}
 
 
 # ---- deleting -------------------------------------------------------------------------------------------------------

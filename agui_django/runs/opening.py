@@ -374,6 +374,8 @@ class Opening:
             values["last_words"] = words
         if (thread is None or not thread.title) and (text := title(found.new)):
             values["title"] = text
+        elif thread is not None and found.superseded and self._titled_by_first_words(thread):
+            values["title"] = title([*found.kept, *found.new]) or thread.title
         if thread is None:
             values |= {
                 "scope": self.request.scope,
@@ -392,6 +394,9 @@ class Opening:
         for name, value in values.items():
             setattr(thread, name, value)
         return thread
+
+    def _titled_by_first_words(self, thread: Thread) -> bool:
+        return thread.titled_by == Thread.TitledBy.FIRST_WORDS and thread.title == title(self.stored)
 
     def _begin_queued(self, run: Run, turn: str, left: int) -> Run:
         """A queued run takes its thread. Its place among the thread's runs is where it begins, not where it came."""

@@ -15,6 +15,7 @@ from typing import Any
 from agui_django.conf import imported, settings
 from agui_django.models import ID_LENGTH, Message, Thread
 from agui_django.protocol.codec import clean_text, decode
+from agui_django.runs import ledger
 from agui_django.runs.attachments import in_thread
 from agui_django.runs.database import database_alias, get_pool, transact
 from agui_django.runs.setup import Closing, RunSetup, Wire
@@ -23,6 +24,13 @@ logger = logging.getLogger("agui_django.runs")
 
 #: Seconds that the site's function has: it may ask a model.
 PATIENCE = 60.0
+
+
+def first_words(alias: str, thread: int) -> str:
+    """The title of a thread that nobody gave one: its first user message in play."""
+    messages = Message.objects.using(alias).filter(thread=thread, role="user").in_play()
+    first = messages.exclude(search_text="").values_list("wire", flat=True).first()
+    return ledger.title([decode(first)]) if first else ""
 
 
 def due(setup: RunSetup, closing: Closing) -> bool:

@@ -12,8 +12,9 @@ import pytest
 import pytest_asyncio
 from django.utils import timezone
 
-from agui_django import signals
-from agui_django.models import Interrupt, Run
+from agui_django import RunContext, approval_required, signals
+from agui_django.models import Interrupt, Message, Run
+from agui_django.protocol.codec import decode
 from agui_django.protocol.errors import InterruptsOpen
 from agui_django.runs import expiring, supervisor
 from agui_django.runs.answering import aanswer
@@ -119,6 +120,31 @@ async def test_an_expiry_lets_the_other_answers_go(asks: Asks, ada: Any, bob: An
     assert [row.answered_by for row in await rows()] == [None, None, ada]
     assert sorted(resolved.told) == [("one", "resolved"), ("three", "resolved"), ("two", "expired")]
     assert get_engine().slots.held == 0
+
+
+@pytest.mark.asyncio
+async def test_the_model_reads_that_an_approval_expired(agui_runtime: None, ada: Any) -> None:
+    @approval_required("Refund {order}?", expires=LATER)
+    def refund(order: int) -> str:
+        return f"refunded {order}"
+
+    async def clerk(run: RunContext) -> None:
+        for number in (1, 2):
+            run.tool_call("refund", {"order": number}, key=f"c{number}")
+        await run.dispatch_tool_calls(refund)
+
+    with override_agent("expiring_clerk", clerk):
+        run = await astart_run("expiring_clerk", "t", "hi", ada)
+        late, answered = await rows(run=run)
+        await aanswer(answered, user=ada, payload={"approved": True})
+        await passed(late)
+        await get_engine().upkeep.sweep()
+        resumed = await Run.objects.aget(resumed_run=run)
+        assert (await over(resumed.pk)).status == "finished"
+    wires = await get_pool().run(
+        lambda: list(Message.objects.filter(role="tool").in_play().values_list("wire", flat=True))
+    )
+    assert [decode(wire)["content"] for wire in wires] == ["Expired: nobody approved it in time.", "refunded 2"]
 
 
 @pytest.mark.asyncio

@@ -13,6 +13,7 @@ import pytest_asyncio
 from agui_django.models import Feedback, Interrupt, Message, Run, RunEvents, StateVersion, Thread
 from agui_django.protocol.errors import InvalidInput, NotFound, RunClosed
 from agui_django.runs import keeping, polling, supervisor
+from agui_django.runs.branches import restore
 from agui_django.runs.database import get_pool
 from agui_django.runs.engine import get_engine
 from agui_django.runs.feed import follow_thread
@@ -46,6 +47,30 @@ def test_an_empty_title_makes_it_the_first_message_again(given: Given) -> None:
     given.do(rename, given.thread, "My trip")
     given.do(rename, given.thread, " ")
     assert (given.thread.title, given.thread.titled_by) == ("first words", "")
+
+
+def test_the_first_words_follow_the_first_message(given: Given) -> None:
+    given.turn(user("u1", "first words"), says=[says("a1", "x")])
+    run = given.turn(user("u2", "better words"), forwardedProps={"supersedeAfter": ""}, says=[says("a2", "y")])
+    assert (given.thread.title, given.thread.titled_by) == ("better words", "")
+    # What comes behind it is no title, and an edit of that none either.
+    given.turn(user("u3", "more"), says=[says("a3", "z")])
+    given.turn(user("u4", "else"), forwardedProps={"supersedeAfter": "a2"})
+    assert given.thread.title == "better words"
+    given.do(restore, given.thread, run.pk)
+    assert given.thread.title == "first words"
+
+
+def test_a_title_of_somebody_s_choice_does_not_follow(given: Given) -> None:
+    given.turn(user("u1", "first words"), says=[says("a1", "x")])
+    for change in (lambda: rename(given.thread, "My trip"), lambda: Thread.objects.update(title="imported")):
+        given.do(change)
+        title = given.thread.title
+        run = given.turn(user(f"u-{title}", "better words"), forwardedProps={"supersedeAfter": ""})
+        assert given.thread.title == title
+        given.do(restore, given.thread, run.pk)
+        assert given.thread.title == title
+        Thread.objects.update(titled_by="", title="first words")
 
 
 def test_an_empty_thread_has_no_first_words(given: Given) -> None:
