@@ -7,7 +7,7 @@ anything. Its tools' synchronous functions run in the run's thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import is_dataclass, replace
@@ -83,16 +83,22 @@ class PydanticAIAgent:
         self.agent = agent
         self._deps = deps
         self._options = options
-        tools = {name: tool for toolset in agent.toolsets for name, tool in _functions(toolset)}
+        self._edit = edit if isinstance(edit, bool) else frozenset(edit)
+        self._marks(self._tools())
+
+    def _tools(self) -> dict[str, Any]:
+        """The agent's function tools as they are now, by name."""
+        return {name: tool for toolset in self.agent.toolsets for name, tool in _functions(toolset)}
+
+    def _marks(self, tools: dict[str, Any]) -> Marks:
         marked = {name: mark for name, tool in tools.items() if (mark := approval_of(tool.function)) is not None}
         for name in marked:
             if not tools[name].requires_approval:
                 raise TypeError(
                     f"{name} is marked approval_required: give it to the agent with requires_approval=True."
                 )
-        self._tools = {name: tool.tool_def for name, tool in tools.items()}
-        editable = frozenset(tools if edit is True else edit or ())
-        self._marks = Marks(marked, editable, {name: t.parameters_json_schema for name, t in self._tools.items()})
+        editable = self._edit if isinstance(self._edit, frozenset) else frozenset(tools if self._edit else ())
+        return Marks(marked, editable, {name: tool.tool_def.parameters_json_schema for name, tool in tools.items()})
 
     @classmethod
     def accepts(cls, obj: Any) -> bool:
@@ -103,13 +109,15 @@ class PydanticAIAgent:
         """What the agent tells of itself; whether its model thinks only where it was given as an object."""
         model = self.agent.model
         thinks = bool(model.profile.get("supports_thinking")) if isinstance(model, Model) else None
-        approvals = any(tool.kind == "unapproved" for tool in self._tools.values())
+        tools = self._tools()
+        marks = self._marks(tools)
+        defined = {name: tool.tool_def for name, tool in tools.items()}
         return AgentCapabilities(
             tools=ToolsCapabilities(
                 supported=True,
                 items=[
                     Tool(name=name, description=tool.description or "", parameters=tool.parameters_json_schema)
-                    for name, tool in self._tools.items()
+                    for name, tool in defined.items()
                 ],
                 parallel_calls=True,
                 client_provided=True,
@@ -120,16 +128,17 @@ class PydanticAIAgent:
             human_in_the_loop=HumanInTheLoopCapabilities(
                 supported=True,
                 interrupts=True,
-                approvals=approvals,
-                approve_with_edits=bool(self._marks.edit) or any(each.edit for each in self._marks.approvals.values()),
+                approvals=any(tool.kind == "unapproved" for tool in defined.values()),
+                approve_with_edits=bool(marks.edit) or any(each.edit for each in marks.approvals.values()),
             ),
         )
 
     async def run(self, run: RunContext[Any]) -> Any:
         """Run once; gives the agent's output."""
-        page = self._page(run)
+        tools = self._tools()
+        page = _page(run, tools)
         shown = Shown(run)
-        deferred = Deferred(run, self._marks, frozenset(tool.name for tool in page), shown)
+        deferred = Deferred(run, self._marks(tools), frozenset(tool.name for tool in page), shown)
         waiting = await deferred.take()
         deps = _Deps(run, await self._given(run))
         arguments: dict[str, Any] = {
@@ -163,24 +172,6 @@ class PydanticAIAgent:
 
     # ---- parts of a run ----
 
-    def _page(self, run: RunContext[Any]) -> list[ToolDefinition]:
-        """The page's tools.
-
-        Raises:
-            AgentError: one has the name of a tool of the agent. Who answers its calls could not be told.
-        """
-        for tool in run.tools:
-            if tool.name in self._tools:
-                raise AgentError(f"The page's tool {tool.name} has the name of one of the agent's.", "tool_conflict")
-        return [
-            ToolDefinition(
-                name=tool.name,
-                description=tool.description,
-                parameters_json_schema=tool.parameters or {"type": "object", "properties": {}},
-            )
-            for tool in run.tools
-        ]
-
     async def _given(self, run: RunContext[Any]) -> Any:
         if self._deps is None:
             return run
@@ -195,6 +186,25 @@ class PydanticAIAgent:
                 finally:
                     shown.usage(response := stream.response)
         await shown.natives(response)
+
+
+def _page(run: RunContext[Any], own: Container[str]) -> list[ToolDefinition]:
+    """The page's tools.
+
+    Raises:
+        AgentError: one has the name of a tool of the agent. Who answers its calls could not be told.
+    """
+    for tool in run.tools:
+        if tool.name in own:
+            raise AgentError(f"The page's tool {tool.name} has the name of one of the agent's.", "tool_conflict")
+    return [
+        ToolDefinition(
+            name=tool.name,
+            description=tool.description,
+            parameters_json_schema=tool.parameters or {"type": "object", "properties": {}},
+        )
+        for tool in run.tools
+    ]
 
 
 class _Deps:

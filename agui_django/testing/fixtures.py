@@ -79,7 +79,7 @@ def agui_post(agui_runtime: None) -> Callable[..., Awaitable[list[Wire]]]:
         body: Wire = {"threadId": thread, "runId": uuid4().hex, "tools": [], "context": [], "forwardedProps": {}}
         body["messages"] = [] if text is None else [{"id": uuid4().hex, "role": "user", "content": text}]
         address = reverse("agui_django:agent", args=[agent])
-        answer = await client.post(address, encode({**body, **members}), content_type="application/json")
+        answer: Any = await client.post(address, encode({**body, **members}), content_type="application/json")
         if answer.status_code != 200:
             raise AssertionError(f"{answer.status_code}: {answer.content.decode()}")
         frames = b"".join([chunk async for chunk in answer]).decode().split("\n\n")

@@ -91,12 +91,18 @@ class Framework(Protocol):
 
 
 def shape(messages: Sequence[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """Messages without what may differ between frameworks: ids, metadata."""
+    """Messages without what may differ between frameworks: ids, metadata, which of parallel tools was done first."""
     names = {call["id"]: call["function"]["name"] for each in messages for call in each.get("toolCalls", ())}
+    made = list(names)
+    # Results stand behind their calls in any case: what is left of their order is which of one message came first.
+    results = iter(
+        sorted((each for each in messages if each["role"] == "tool"), key=lambda each: made.index(each["toolCallId"]))
+    )
     out: list[tuple[Any, ...]] = []
     for each in messages:
         if each["role"] == "tool":
-            out.append(("tool", names[each["toolCallId"]], each["content"]))
+            result = next(results)
+            out.append(("tool", names[result["toolCallId"]], result["content"]))
             continue
         calls = [
             (call["function"]["name"], json.loads(call["function"]["arguments"] or "{}"))
@@ -119,9 +125,16 @@ DENIED = {"approved": False, "reason": "Too much."}
 
 
 class Stories:
-    """The tests; a subclass names its framework."""
+    """The tests; a subclass names its framework.
+
+    Attributes:
+        denied: what the model is told of a refund that was not approved.
+        stopped: what is told of a tool that was cancelled; "" where nobody can tell.
+    """
 
     framework: ClassVar[Framework]
+    denied: ClassVar[str] = "Not approved: Too much."
+    stopped: ClassVar[str] = "The tool was cancelled."
 
     def given(self, world: World, script: Script, *tools: str) -> Story:
         """A story whose agent is the one under test."""
@@ -215,13 +228,13 @@ class Stories:
         assert story.refunds == [40]
 
     def test_approval_denied(self, world: World) -> None:
-        script, said = refunding("Not approved: Too much.")
+        script, said = refunding(self.denied)
         story = self.given(world, script, "refund")
         world.run(resume=approve(world.run("refund")[-1]["outcome"]["interrupts"], DENIED))
         stored = self.stored(world, "interrupted", "finished", messages=said, replies=2)
         assert [(row["status"], row["payload"]) for row in stored["interrupts"]] == [("resolved", DENIED)]
         assert story.refunds == []
-        assert script.requests[-1][-1] == ("tool", "Not approved: Too much.")
+        assert script.requests[-1][-1] == ("tool", self.denied)
 
     def test_two_questions_at_once(self, world: World) -> None:
         calls = [("refund", {"amount": 40}), ("refund", {"amount": 2})]
@@ -231,7 +244,7 @@ class Stories:
         said = [
             ("user", "refund both"),
             ("assistant", "", calls),
-            ("tool", "refund", "Not approved: Too much."),
+            ("tool", "refund", self.denied),
             ("tool", "refund", "refunded 2"),
             ("assistant", "One of two."),
         ]
@@ -255,7 +268,8 @@ class Stories:
             run.cancel()
         assert story.left.wait(30)
         assert run.events[-1]["outcome"] == {"type": "cancelled"}
-        said = [("user", "wait"), ("assistant", "", [("wait", {})]), ("tool", "wait", "The tool was cancelled.")]
+        said: list[tuple[Any, ...]] = [("user", "wait"), ("assistant", "", [("wait", {})])]
+        said += [("tool", "wait", self.stopped)] if self.stopped else []
         stored = self.stored(world, "cancelled", messages=said, replies=1)
         assert stored["runs"][0]["endReason"] == "user"
 
