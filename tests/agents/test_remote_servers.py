@@ -1,32 +1,15 @@
-"""The remote agent against real servers: our own, FastAPI and Node with the official encoders, an older one."""
+"""The remote agent against real servers: our own, an older one; for others see frameworks/test_remote_peers.py."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import shutil
-import subprocess
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from ag_ui.core import (
-    EventType,
-    Interrupt,
-    RunAgentInput,
-    RunFinishedEvent,
-    RunFinishedInterruptOutcome,
-    RunStartedEvent,
-    StateSnapshotEvent,
-    TextMessageContentEvent,
-    TextMessageEndEvent,
-    TextMessageStartEvent,
-)
-from ag_ui.encoder import EventEncoder
 from django.test import Client as DjangoClient
-from fastapi import FastAPI, Request
-from fastapi.responses import StreamingResponse
 
 from agui_django.agents.remote import RemoteAgent
 from agui_django.client import Client
@@ -35,8 +18,7 @@ from agui_django.models import Run, Thread
 from agui_django.runs.database import get_pool
 from agui_django.testing import override_agent, run_agent
 from project import agents as demo
-from tests.live import LiveServer, live_server, wait_until
-from tests.parts import ROOT, require
+from tests.live import LiveServer, wait_until
 from tests.scripted import Request as Asked
 from tests.scripted import gone, scripted
 
@@ -235,89 +217,6 @@ def test_files_that_are_kept_here(server: LiveServer, headers: dict[str, str]) -
 
 
 # ---- others ----------------------------------------------------------------------------------------------------------
-
-
-app = FastAPI()
-
-
-@app.post("/agent")
-async def endpoint(given: RunAgentInput, request: Request) -> StreamingResponse:
-    """As the protocol's own quick start writes it."""
-    encoder = EventEncoder(accept=request.headers.get("accept"))
-
-    async def events() -> AsyncIterator[str]:
-        ids = {"thread_id": given.thread_id, "run_id": given.run_id}
-        yield encoder.encode(RunStartedEvent(type=EventType.RUN_STARTED, **ids))
-        if given.resume:
-            said = f"{given.resume[0].status}: {given.resume[0].payload}"
-        elif given.messages[-1].content == "ask":
-            question = Interrupt(id="q1", reason="input_required", message="Sure?")
-            outcome = RunFinishedInterruptOutcome(type="interrupt", interrupts=[question])
-            yield encoder.encode(RunFinishedEvent(type=EventType.RUN_FINISHED, outcome=outcome, **ids))
-            return
-        else:
-            said = f"{request.headers['authorization']} {given.messages[-1].content} {given.forwarded_props}"
-        yield encoder.encode(StateSnapshotEvent(type=EventType.STATE_SNAPSHOT, snapshot={**given.state, "fast": True}))
-        message = {"message_id": f"{given.run_id}-m"}
-        yield encoder.encode(TextMessageStartEvent(type=EventType.TEXT_MESSAGE_START, role="assistant", **message))
-        yield encoder.encode(TextMessageContentEvent(type=EventType.TEXT_MESSAGE_CONTENT, delta=said, **message))
-        yield encoder.encode(TextMessageEndEvent(type=EventType.TEXT_MESSAGE_END, **message))
-        yield encoder.encode(RunFinishedEvent(type=EventType.RUN_FINISHED, **ids))
-
-    return StreamingResponse(events(), media_type=encoder.get_content_type())
-
-
-async def token(run: Any) -> dict[str, str]:
-    return {"Authorization": f"Bearer {run.user}"}
-
-
-@pytest.mark.asyncio
-async def test_fastapi() -> None:
-    with live_server(app) as fast:
-        remote = RemoteAgent(
-            lambda run: f"{fast.url}/agent",
-            hosts=["127.0.0.1"],
-            headers=token,
-            forward=["state", "forwardedProps"],
-            forwarded_props=lambda run: {"tenant": run.extra["tenant"]},
-        )
-        given = {"tenant": "forged", "theme": "dark"}
-        result = await run_agent(
-            remote, "hello", user="ada", state={"a": 1}, forwarded_props=given, extra={"tenant": "acme"}
-        )
-        assert result.said == ["Bearer ada hello {'tenant': 'acme', 'theme': 'dark'}"]
-        assert result.state == {"a": 1, "fast": True}
-        asked = await run_agent(remote, "ask", user="ada", extra={"tenant": "acme"})
-        assert list(asked.interrupts) == ["q1"]
-        assert (await asked.resume({"q1": {"ok": True}})).said == ["resolved: {'ok': True}"]
-        await remote.aclose()
-
-
-@pytest.fixture
-def node() -> Iterator[str]:
-    require("clients")
-    path = shutil.which("node")
-    assert path is not None
-    with subprocess.Popen(
-        [path, "remote_server.mjs"], cwd=ROOT / "tests" / "clients", stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        try:
-            yield f"http://127.0.0.1:{int(process.stdout.readline())}/agent"
-        finally:
-            process.kill()
-
-
-@pytest.mark.asyncio
-async def test_node(node: str) -> None:
-    remote = RemoteAgent(node, hosts=["127.0.0.1"])
-    result = await run_agent(remote, "hello", state={"a": [1]})
-    assert result.said == ["Grüße aus Node 👋: hello"]
-    assert result.state == {"a": [1], "node": True}
-    assert result.result == {"messages": 1}
-    asked = await run_agent(remote, "ask")
-    assert (await asked.resume({"q1": {"ok": True}})).said == ['resolved: {"ok":true}']
-    await remote.aclose()
 
 
 @pytest.mark.asyncio

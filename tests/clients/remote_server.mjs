@@ -1,4 +1,5 @@
-// An AG-UI endpoint in Node with the official encoder, for the remote agent: says who asked, asks, and goes on.
+// An AG-UI endpoint in Node with the official encoder, for the remote agent: does what the last message says.
+// Prints its port, then a line for each client that left before the end.
 import { createServer } from "node:http";
 import { EventEncoder } from "@ag-ui/encoder";
 
@@ -10,24 +11,42 @@ const server = createServer(async (request, response) => {
   response.writeHead(200, { "Content-Type": encoder.getContentType() });
   const { threadId, runId } = input;
   const send = (event) => response.write(encoder.encode(event));
+  const finish = (more) => (send({ type: "RUN_FINISHED", threadId, runId, ...more }), response.end());
+  const messageId = `${runId}-m`;
+  const say = (...deltas) => {
+    send({ type: "TEXT_MESSAGE_START", messageId, role: "assistant" });
+    for (const delta of deltas) send({ type: "TEXT_MESSAGE_CONTENT", messageId, delta });
+    send({ type: "TEXT_MESSAGE_END", messageId });
+  };
   send({ type: "RUN_STARTED", threadId, runId });
-  const said = input.messages.at(-1)?.content ?? "";
+  const last = input.messages.at(-1) ?? {};
   if (input.resume?.length) {
     const [{ status, payload }] = input.resume;
-    send({ type: "TEXT_MESSAGE_START", messageId: `${runId}-m`, role: "assistant" });
-    send({ type: "TEXT_MESSAGE_CONTENT", messageId: `${runId}-m`, delta: `${status}: ${JSON.stringify(payload)}` });
-    send({ type: "TEXT_MESSAGE_END", messageId: `${runId}-m` });
-    send({ type: "RUN_FINISHED", threadId, runId });
-  } else if (said === "ask") {
+    say(`${status}: ${JSON.stringify(payload)}`);
+    finish();
+  } else if (last.role === "tool") {
+    say(`painted ${last.content}`);
+    finish();
+  } else if (last.content === "ask") {
     const question = { id: "q1", reason: "input_required", message: "Sure?" };
-    send({ type: "RUN_FINISHED", threadId, runId, outcome: { type: "interrupt", interrupts: [question] } });
+    finish({ outcome: { type: "interrupt", interrupts: [question] } });
+  } else if (last.content === "paint") {
+    const toolCallId = `${runId}-c`;
+    send({ type: "TOOL_CALL_START", toolCallId, toolCallName: input.tools[0].name });
+    for (const delta of ['{"of"', ":2}"]) send({ type: "TOOL_CALL_ARGS", toolCallId, delta });
+    send({ type: "TOOL_CALL_END", toolCallId });
+    finish();
+  } else if (last.content === "fail") {
+    send({ type: "RUN_ERROR", message: "secret", code: "its_own" });
+    response.end();
+  } else if (last.content === "wait") {
+    send({ type: "TEXT_MESSAGE_CHUNK", messageId, role: "assistant", delta: "one " });
+    response.on("close", () => console.log("left"));
   } else {
-    send({ type: "STATE_SNAPSHOT", snapshot: { ...input.state, node: true } });
-    for (const delta of ["Grüße aus ", "Node 👋: ", said]) {
-      send({ type: "TEXT_MESSAGE_CHUNK", messageId: "n1", role: "assistant", delta });
-    }
-    send({ type: "RUN_FINISHED", threadId, runId, result: { messages: input.messages.length } });
+    send({ type: "STATE_SNAPSHOT", snapshot: { ...input.state, seen: true } });
+    for (const delta of ["Hm", "."]) send({ type: "REASONING_MESSAGE_CHUNK", messageId: `${runId}-r`, delta });
+    say("Grüße 👋: ", last.content);
+    finish({ result: { messages: input.messages.length, props: input.forwardedProps, by: request.headers.authorization } });
   }
-  response.end();
 });
 server.listen(0, "127.0.0.1", () => console.log(server.address().port));
