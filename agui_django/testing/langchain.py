@@ -1,4 +1,4 @@
-"""A scripted chat model for LangChain and LangGraph: ``ScriptedChatModel(script=Script(...))``."""
+"""A chat model for LangChain and LangGraph that says what a list says. Needs ``agui_django[langgraph]``."""
 
 from __future__ import annotations
 
@@ -22,16 +22,20 @@ from pydantic import ConfigDict, Field
 
 from agui_django.agents.langgraph_messages import text_in
 from agui_django.protocol.codec import encode
-from agui_django.testing.replies import Reply, Script
+from agui_django.testing.replies import Reply, Request, Script
 
 _ROLES = {"human": "user", "ai": "assistant"}
 
 
 class ScriptedChatModel(BaseChatModel):
-    """A chat model that says what a script says, streamed piece by piece.
+    """A chat model that answers by a script, streamed or not.
+
+    Args:
+        replies: as for `Script`; or a `Script`.
+        options: as for `BaseChatModel`.
 
     Attributes:
-        script: what it says.
+        script: the script, with the requests so far.
         tools: the names of the tools that it was bound to, call by call of ``bind_tools``.
     """
 
@@ -39,6 +43,10 @@ class ScriptedChatModel(BaseChatModel):
     tools: list[list[str]] = Field(default_factory=list)
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    def __init__(self, *replies: Script | Reply | str | Callable[[Request], Reply | str], **options: Any) -> None:
+        given = replies[0] if len(replies) == 1 and isinstance(replies[0], Script) else None
+        super().__init__(script=given or Script(*replies), **options)  # type: ignore[arg-type]
 
     @property
     def _llm_type(self) -> str:

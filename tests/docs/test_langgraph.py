@@ -17,7 +17,7 @@ from agui_django.agents import registry
 from agui_django.agents.langgraph import LangGraphAgent
 from agui_django.models import Thread
 from agui_django.testing.langchain import ScriptedChatModel
-from agui_django.testing.replies import Reply, Script
+from agui_django.testing.replies import Reply
 from tests.databases import POSTGRES, create_postgres, drop_postgres
 from tests.parts import ROOT, require
 from tests.running import checked, run
@@ -63,7 +63,7 @@ def executed(code: str, monkeypatch: pytest.MonkeyPatch, **names: Any) -> tuple[
 
 
 def scripted(*replies: Any) -> ScriptedChatModel:
-    return ScriptedChatModel(script=Script(*replies))
+    return ScriptedChatModel(*replies)
 
 
 async def test_the_simple_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ class Graph:
     name = "langgraph"
 
     def agent(self, story: Story) -> Any:
-        model = ScriptedChatModel(script=story.script)
+        model = ScriptedChatModel(story.script)
         tools = [Tools(story).of(name) for name in story.tools]
 
         async def answer(state: State) -> State:

@@ -23,7 +23,7 @@ from agui_django import AgentError, RunContext
 from agui_django.agents.langgraph import LangGraphAgent, current_run, to_own_tools, unless_page, with_page_tools
 from agui_django.testing import AgentRun
 from agui_django.testing.langchain import ScriptedChatModel
-from agui_django.testing.replies import Reply, Script
+from agui_django.testing.replies import Reply
 from tests.running import bodies, checked, run
 
 pytestmark = pytest.mark.asyncio
@@ -44,7 +44,7 @@ def chain(*nodes: Any, schema: Any = State, **compiled: Any) -> Any:
 
 
 def model(*replies: Any) -> ScriptedChatModel:
-    return ScriptedChatModel(script=Script(*replies))
+    return ScriptedChatModel(*replies)
 
 
 def calling(scripted: ScriptedChatModel, name: str = "answer") -> Any:
