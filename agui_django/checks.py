@@ -141,7 +141,24 @@ def check_agents(**_: Any) -> list[CheckMessage]:
                     obj=entry.where, id="agui_django.E008",
                 )
             )  # fmt: skip
+        elif schema is not None and (broken := _no_schema(schema)):
+            text = f"The state_schema of agent {entry.name!r} cannot be used: {broken}"
+            found.append(Error(text, hint=_ANY_SCHEMA, obj=entry.where, id="agui_django.E008"))
     return found
+
+
+_ANY_SCHEMA = "Give a TypedDict, a pydantic model or a JSON Schema."
+
+
+def _no_schema(schema: Any) -> str:
+    """What makes something no state schema; empty: it is one."""
+    from agui_django.agents.state_schema import StateSchema
+
+    try:
+        StateSchema(schema)
+    except TypeError as error:
+        return str(error)
+    return ""
 
 
 @register("agui_django")

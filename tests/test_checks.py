@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import types
 import typing
 from collections.abc import Callable
@@ -178,6 +179,16 @@ def test_a_state_schema_from_typing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "all_agents", lambda: entries)
     told = [message.id for message in checks.check_agents()]
     assert told == (["agui_django.E008"] if sys.version_info < (3, 12) else [])
+
+
+def test_a_state_schema_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+
+    schemas = {"fine": {"type": "object"}, "odd": {"type": "objekt"}, "lock": type(threading.Lock()), "none": None}
+    entries = [AgentEntry(name, None, AgentOptions(state_schema=schema)) for name, schema in schemas.items()]
+    monkeypatch.setattr(registry, "all_agents", lambda: entries)
+    told = checks.check_agents()
+    assert [message.id for message in told] == ["agui_django.E008"] * 2
+    assert ["'odd'" in message.msg for message in told] == [True, False]
 
 
 def test_no_asgi_application(found: Found, settings: Any) -> None:

@@ -169,6 +169,9 @@ class Emission:
         if isinstance(kind, str) and kind in _STATE_EVENTS:
             with self.document.lock:  # no edit between ours and theirs
                 self._settle()
+                if self.document.pending:  # of a thread that has yet to say so
+                    self._dirty[self.document] = _state_event
+                    self._emit_edits()
                 self.state_edited = True
                 return self._record(self.normaliser.accept, event)
         ended = self.normaliser.own_terminal

@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 from django.test import override_settings
 
+from agui_django.agents.state import StateDocument
 from agui_django.models import Run, RunEvents, StateVersion, Thread
 from agui_django.protocol.errors import StateRefused, VersionConflict
 from agui_django.protocol.reducer import Reducer
@@ -225,6 +226,43 @@ async def test_a_synchronous_agent_sees_it_between_its_calls_and_never_in_a_bloc
     # The block was whole; then the edit came, and its value of what both changed stands.
     assert seen == [{"a": 2}, {"a": 10, "b": 1}]
     assert json.loads(thread.state) == told(events, {"a": 1}) == {"a": 10, "b": 1}
+
+
+@pytest.mark.parametrize("kind", ["STATE_DELTA", "STATE_SNAPSHOT"])
+async def test_an_agents_own_event_meets_an_edit_that_a_thread_has_not_announced(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, go = threading.Event(), threading.Event()
+    announce, loops = StateDocument.announce, threading.get_ident()
+
+    def held(document: StateDocument) -> None:
+        if threading.get_ident() != loops:
+            made.set()
+            assert go.wait(20)
+        announce(document)
+
+    monkeypatch.setattr(StateDocument, "announce", held)
+    own = {"delta": [{"op": "add", "path": "/b", "value": 2}]} if kind == "STATE_DELTA" else {"snapshot": {"b": 2}}
+
+    async def agent(run: Any) -> None:
+        def edits() -> None:
+            run.state["a"] = 1
+
+        work = asyncio.ensure_future(asyncio.to_thread(edits))
+        assert await asyncio.to_thread(made.wait, 20)
+        try:
+            await run.emit({"type": kind, **own})
+        finally:
+            go.set()
+        await work
+
+    run, _ = await started(agent, {"long": "x" * 100})
+    events, thread = await over(run)
+    assert events[-1]["type"] == "RUN_FINISHED", events
+    changes = [event for event in events[1:] if event["type"].startswith("STATE")]
+    assert changes[-2]["delta"] == [{"op": "add", "path": "/a", "value": 1}]
+    assert changes[-1].items() >= own.items()
+    assert json.loads(thread.state) == ({"long": "x" * 100, "a": 1, "b": 2} if kind == "STATE_DELTA" else {"b": 2})
 
 
 async def test_the_loop_never_waits_for_a_block_in_a_thread() -> None:
