@@ -73,14 +73,25 @@ class PydanticAIAgent:
             function. Default: the run itself, so that ``ctx.deps.state`` is the live shared state. What has a ``state``
             (pydantic-ai's `StateDeps`) gets the shared state, as its model, and what tools make of it is emitted.
         edit: names of the tools whose arguments the person who approves may change; True: all of them.
+        provider_files: tell the model of files that its provider keeps. Clients choose their ids: only where whoever
+            may run the agent may read all files of the provider's account.
         options: passed to ``agent.iter()``: ``model``, ``model_settings``, ``usage_limits`` …
 
     Raises:
         TypeError: a tool's function is marked `approval_required`, but the tool does not require approval.
     """
 
-    def __init__(self, agent: Any, *, deps: Any = None, edit: bool | Iterable[str] = (), **options: Any) -> None:
+    def __init__(
+        self,
+        agent: Any,
+        *,
+        deps: Any = None,
+        edit: bool | Iterable[str] = (),
+        provider_files: bool = False,
+        **options: Any,
+    ) -> None:
         self.agent = agent
+        self._provider_files = provider_files
         self._deps = deps
         self._options = options
         self._edit = edit if isinstance(edit, bool) else frozenset(edit)
@@ -142,7 +153,7 @@ class PydanticAIAgent:
         waiting = await deferred.take()
         deps = _Deps(run, await self._given(run))
         arguments: dict[str, Any] = {
-            "message_history": to_history(await with_files(run), waiting),
+            "message_history": to_history(await with_files(run), waiting, provider_files=self._provider_files),
             "deferred_tool_results": deferred.results,
             "conversation_id": str(run._setup.thread_id),
             "deps": deps.value,

@@ -47,7 +47,9 @@ _URLS: Mapping[str, Any] = {"image": ImageUrl, "audio": AudioUrl, "video": Video
 _PROVIDERS: Mapping[str, UploadedFileProviderName] = {name: name for name in get_args(UploadedFileProviderName)}
 
 
-def to_history(messages: Iterable[Wire], waiting: Container[str] = ()) -> list[ModelMessage]:
+def to_history(
+    messages: Iterable[Wire], waiting: Container[str] = (), *, provider_files: bool = False
+) -> list[ModelMessage]:
     """Wire messages as pydantic-ai's; each says in its metadata which message it was made of.
 
     Activities are left out, calls that nobody has answered, and what a subagent said while it executed a call that has
@@ -56,6 +58,7 @@ def to_history(messages: Iterable[Wire], waiting: Container[str] = ()) -> list[M
     Args:
         messages: the conversation.
         waiting: ids of unanswered calls that stay.
+        provider_files: whether files that a provider keeps are told by their ids, which clients choose.
     """
     wires = list(messages)
     results = results_of(wires)
@@ -82,7 +85,7 @@ def to_history(messages: Iterable[Wire], waiting: Container[str] = ()) -> list[M
         elif role in ("system", "developer"):
             history.ask(wire, [SystemPromptPart(text_of(wire["content"]))])
         elif role == "user":
-            history.ask(wire, [UserPromptPart(content_of_user(wire["content"]))])
+            history.ask(wire, [UserPromptPart(content_of_user(wire["content"], provider_files))])
             thoughts = []
     return history.messages
 
@@ -148,14 +151,14 @@ def _read(text: str) -> Any:
         return text
 
 
-def content_of_user(content: str | Sequence[Wire]) -> str | list[UserContent]:
+def content_of_user(content: str | Sequence[Wire], provider_files: bool = False) -> str | list[UserContent]:
     """A user's content: its text, or its parts; files whose bytes are here, as bytes."""
     if isinstance(content, str):
         return content
-    return [found for part in content if (found := _part(part)) is not None]
+    return [found for part in content if (found := _part(part, provider_files)) is not None]
 
 
-def _part(part: Wire) -> UserContent | None:
+def _part(part: Wire, provider_files: bool) -> UserContent | None:
     if part["type"] == "text":
         return str(part["text"])
     source = part["source"]
@@ -165,6 +168,8 @@ def _part(part: Wire) -> UserContent | None:
         return BinaryContent(data, media_type=media_type or "application/octet-stream")
     if source["type"] == "file":
         provider = _PROVIDERS.get(source.get("provider") or "")
-        return UploadedFile(source["value"], provider, media_type=media_type) if provider else None
+        if provider is None or not provider_files:
+            return None
+        return UploadedFile(source["value"], provider, media_type=media_type)
     address: UserContent = _URLS[part["type"]](source["value"], media_type=media_type)
     return address

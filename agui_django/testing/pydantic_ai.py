@@ -50,7 +50,7 @@ class ScriptedModel(FunctionModel):
         given = replies[0] if len(replies) == 1 and isinstance(replies[0], Script) else None
         self.script = given or Script(*replies)  # type: ignore[arg-type]
         self.messages: list[list[ModelMessage]] = []
-        self._reply = Reply()
+        self._streamed: dict[int, Reply] = {}  # by the identity of what the model was given
         options.setdefault("model_name", "scripted")
         super().__init__(self._answer, stream_function=self._stream, **options)
 
@@ -77,7 +77,7 @@ class ScriptedModel(FunctionModel):
         )
 
     async def _stream(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
-        self._reply = reply = self._next(messages, info)
+        self._streamed[id(messages)] = reply = self._next(messages, info)
         if reply.reasoning:
             yield {0: DeltaThinkingPart(content=reply.reasoning)}
         for piece in reply.pieces:
@@ -91,15 +91,17 @@ class ScriptedModel(FunctionModel):
             raise reply.raises
 
     @asynccontextmanager
-    async def request_stream(self, *args: Any, **kwargs: Any) -> AsyncGenerator[StreamedResponse]:
+    async def request_stream(
+        self, messages: list[ModelMessage], *args: Any, **kwargs: Any
+    ) -> AsyncGenerator[StreamedResponse]:
         """As `FunctionModel`, with the script's usage instead of an estimate."""
-        async with super().request_stream(*args, **kwargs) as streamed:
+        async with super().request_stream(messages, *args, **kwargs) as streamed:
             counted = _Counted(
                 model_request_parameters=streamed.model_request_parameters,
                 _model_name=streamed.model_name,
                 _iter=cast(FunctionStreamedResponse, streamed)._iter,
             )
-            yield counted.of(self._reply)
+            yield counted.of(self._streamed.pop(id(messages)))
 
 
 class _Counted(FunctionStreamedResponse):

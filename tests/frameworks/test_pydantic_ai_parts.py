@@ -25,6 +25,7 @@ from pydantic_ai.messages import (
     TextPart,
     ThinkingPart,
     ToolReturnPart,
+    UploadedFile,
     UserPromptPart,
 )
 from pydantic_ai.models.function import DeltaThinkingPart, FunctionModel
@@ -345,16 +346,20 @@ async def test_files_of_the_user() -> None:
          "metadata": {"vendor_metadata": {"detail": "high"}, "force_download": "allow-local"}},
         {"type": "image", "source": {"type": "url", "value": "https://example.com/a.png", "mimeType": "image/png"},
          "metadata": {"force_download": "allow-local"}},
-        {"type": "document", "source": {"type": "file", "value": "file-1"}},
+        {"type": "document", "source": {"type": "file", "value": "file-1", "provider": "openai"}},
     ]  # fmt: skip
     model = ScriptedModel("A picture.")
-    await run(PydanticAIAgent(Agent(model)), [{"id": "u1", "role": "user", "content": parts}])
+    asked = [{"id": "u1", "role": "user", "content": parts}]
+    await run(PydanticAIAgent(Agent(model)), asked)
     (part,) = model.messages[-1][-1].parts
     assert isinstance(part, UserPromptPart) and not isinstance(part.content, str)
     text, picture, address = part.content
     assert text == "What is this?"
     assert isinstance(picture, BinaryContent) and picture.data == b"pixels" and picture.vendor_metadata is None
     assert isinstance(address, ImageUrl) and address.force_download is False and address.vendor_metadata is None
+    await run(PydanticAIAgent(Agent(model), provider_files=True), asked)
+    file = model.messages[-1][-1].parts[0].content[-1]
+    assert isinstance(file, UploadedFile) and (file.file_id, file.provider_name) == ("file-1", "openai")
 
 
 async def test_calls_that_nobody_answered_are_not_told() -> None:
