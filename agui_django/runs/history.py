@@ -18,6 +18,11 @@ from agui_django.runs.setup import Wire
 
 #: Reads as an answer to a model, and says the truth to a person.
 NO_RESULT = "No result: the call was not answered."
+#: The same, where somebody had approved it and its execution was cut off: a crash, a kill.
+UNKNOWN = (
+    "Outcome unknown: the call was approved and had begun, and was cut off. It may have been carried out. "
+    "Find out before it is made again."
+)
 
 
 @dataclass
@@ -193,12 +198,12 @@ def passed(messages: Sequence[Wire], calls: Mapping[str, str]) -> Iterator[str]:
     return (call for call, maker in calls.items() if maker in before)
 
 
-def stand_in(call_id: str) -> Wire:
+def stand_in(call_id: str, text: str = NO_RESULT) -> Wire:
     """A tool message for a call that nobody will answer; flagged, so that it is not taken for a result."""
     return {
         "id": uuid.uuid4().hex,
         "role": "tool",
         "toolCallId": call_id,
-        "content": NO_RESULT,
+        "content": text,
         "metadata": {METADATA_KEY: {"standIn": True}},
     }

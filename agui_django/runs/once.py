@@ -11,14 +11,15 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
+from agui_django.agents.approvals import approval_key
 from agui_django.agents.sink import OnceClaim
-from agui_django.models import Run, Thread
+from agui_django.models import Message, Run, Thread
 from agui_django.protocol.codec import decode, encode
 from agui_django.protocol.errors import RunClosed
 from agui_django.runs import sql
 from agui_django.runs.database import database_alias, transact
 from agui_django.runs.settling import look_up, settle
-from agui_django.runs.setup import Settled
+from agui_django.runs.setup import Settled, Wire
 
 
 def claim_once(thread: int, run: UUID, claim: str, turn: str, wanted: OnceClaim) -> OnceClaim:
@@ -72,6 +73,34 @@ def has_claimed(alias: str, run: Run) -> bool:
         return True
     text = Run.objects.using(alias).filter(pk=home_of(run.turn)).values_list("once", flat=True).first()
     return any(entry["run"] == run.pk.hex for entry in decode(text or "{}").values())
+
+
+def cut_off(alias: str, thread: Thread, calls: Iterable[str], messages: Iterable[Wire]) -> set[str]:
+    """Those of a thread's calls whose approved execution has begun, and whose outcome nobody knows.
+
+    Args:
+        alias: the database.
+        thread: the locked row.
+        calls: their ids.
+        messages: the thread's, with those that made them.
+    """
+    wanted = set(calls)
+    made = {
+        call["id"]: (call["function"], message["id"]) for message in messages for call in message.get("toolCalls") or ()
+    }
+    made = {call: found for call, found in made.items() if call in wanted}
+    rows = Message.objects.using(alias).filter(thread=thread, superseded_by=None, run__isnull=False)
+    turns = rows.filter(message_id__in={maker for _, maker in made.values()}).values_list("run__turn", flat=True)
+    homes = Run.objects.using(alias).filter(pk__in=map(home_of, set(turns))).exclude(once="{}")
+    begun = {
+        name
+        for text in homes.values_list("once", flat=True)
+        for name, entry in decode(text).items()
+        if "value" not in entry and not entry.get("released")
+    }
+    keys = {call: approval_key(call, function["name"], function["arguments"]) for call, (function, _) in made.items()}
+    # A subagent's stands in front of the key.
+    return {call for call, key in keys.items() if any(name.endswith(key) for name in begun)}
 
 
 def home_of(turn: str) -> UUID:

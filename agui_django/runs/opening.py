@@ -20,7 +20,7 @@ from agui_django.protocol.codec import clean, decode, encode
 from agui_django.protocol.errors import InvalidInput, StateTooLarge, ThreadBusy
 from agui_django.protocol.json_patch import json_equal
 from agui_django.protocol.merge import merge
-from agui_django.runs import attachments, history, merging, queued, reaping, resume, sql
+from agui_django.runs import attachments, history, merging, once, queued, reaping, resume, sql
 from agui_django.runs.answerable import not_the_pages
 from agui_django.runs.closing import store_messages
 from agui_django.runs.known import base_of_client, base_while_active
@@ -235,7 +235,7 @@ class Opening:
         run = self._begin_queued(waited, turn, left) if waited else self._insert_run(uid, thread, turn, plan, left)
         if found.superseded:
             self._supersede(run, found.superseded)
-        added = [*found.new, *map(history.stand_in, calls)]
+        added = [*found.new, *self._stand_ins(thread, calls)]
         if added:
             store_messages(self.alias, uid, self.ledger, added)
         user = self.request.actor or self.request.user
@@ -290,6 +290,11 @@ class Opening:
         makers = Message.objects.using(self.alias).filter(thread=self.ledger.thread, message_id__in=calls.values())
         stopped = set(makers.filter(superseded_by=None, run__in=ended).values_list("message_id", flat=True))
         return [call for call, maker in calls.items() if maker in stopped]
+
+    def _stand_ins(self, thread: Thread, calls: list[str]) -> list[Wire]:
+        """What a model reads of calls that were given up."""
+        unknown = once.cut_off(self.alias, thread, calls, self.stored) if calls else set()
+        return [history.stand_in(call, history.UNKNOWN if call in unknown else history.NO_RESULT) for call in calls]
 
     def _turn(
         self, thread: Thread | None, uid: uuid.UUID, plan: resume.Plan, found: history.Reconciled

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from agui_django.runs.history import UNKNOWN
 from tests import sse
 from tests.parts import require
 from tests.processes.parts import SHARED_REDIS, Follower, Frames, contiguous, started
@@ -350,3 +351,6 @@ def test_during_an_approved_execution(point: str, paid: list[str], pair: Pair) -
     assert results == (["7"] if point == "paid" else [])
     goes_on(pair, thread)
     assert pair.payments() == paid
+    # The next turn's model reads that nobody knows, so that it does not simply ask for another approval.
+    told = [message["content"] for message in pair.second.stored(thread)["messages"] if message["role"] == "tool"]
+    assert told == (["7"] if point == "paid" else [UNKNOWN])

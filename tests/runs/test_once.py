@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from agui_django.agents.approvals import approval_key
 from agui_django.agents.sink import OnceClaim
 from agui_django.models import Run, RunEvents
 from agui_django.protocol.errors import RunClosed
+from agui_django.runs.database import get_pool
+from agui_django.runs.history import NO_RESULT, UNKNOWN
 from agui_django.runs.recorder import Recorder
 from agui_django.runs.requests import Opened
 from tests.runs.given import Given, calls, resolved, tool, user
@@ -243,3 +246,24 @@ def test_calls_that_the_agent_made_itself_are_the_pages_where_nobody_was_asked(g
 
 async def _awaited(waiting: Any) -> None:
     await waiting
+
+
+@pytest.mark.parametrize("prefix", ["", "r/"])
+@pytest.mark.asyncio
+async def test_the_next_turn_reads_that_an_approved_call_was_cut_off(given: Given, prefix: str):
+    opened_ = await opened(given)
+    log = record(opened_)
+    for call in ("done", "cut", "freed"):
+        claim = OnceClaim(prefix + approval_key(call, "front", "{}"), "a")
+        await log.claim_once(claim)
+        if call != "cut":
+            await log.settle_once(claim, "1" if call == "done" else None)
+    made = calls("a1", "done", "cut", "freed", "other")
+    assert await log.close(closing(opened_, messages=[made, tool("t1", "done")]))
+    await get_pool().run(lambda: given.turn(user("u2")))
+    told = {
+        wire["toolCallId"]: wire["content"]
+        for wire in await get_pool().run(lambda: given.wires)
+        if "toolCallId" in wire
+    }
+    assert told == {"done": "ok", "cut": UNKNOWN, "freed": NO_RESULT, "other": NO_RESULT}
