@@ -121,8 +121,9 @@ def _times(request: HttpRequest, span: Span) -> dict[str, Any]:
     told = []
     timed = ",".join(numbers.TIMED)
     labels = [span.label(since) for since, _until in span.buckets]
-    for title, column, known in ((_("Time"), "duration_ms", "run"), (_("First event"), "first_event_ms", "first")):
-        found = numbers.times(span, column)
+    times = numbers.times(span)
+    for title, known in ((_("Time"), "run"), (_("First event"), "first")):
+        found = times[known]
         bars, rows = [], []
         for number, (since, until) in enumerate(span.buckets):
             median, high = found.buckets.get(number, (None, None))

@@ -25,6 +25,8 @@ from agui_django.runs.pricing import together
 ERRORS, GROUPS = 10, 5
 #: Runs whose time says something: a cancel's is its user's patience.
 TIMED: Final = (Run.Status.FINISHED, Run.Status.INTERRUPTED, Run.Status.FAILED)
+#: Their names, and the columns in milliseconds.
+COLUMNS: Final = {"run": "duration_ms", "first": "first_event_ms"}
 #: The ranks that are told, in percent.
 RANKS: Final = (50, 95)
 
@@ -60,20 +62,29 @@ class Times:
     buckets: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
 
-def times(span: Span, column: str) -> Times:
-    """The nearest ranks of a column: the value that so many percent of the values do not exceed."""
-    rows = span.bucketed().filter(status__in=TIMED, **{f"{column}__isnull": False})
-    found = Times(count=rows.count())
+def times(span: Span) -> dict[str, Times]:
+    """The nearest ranks of each of `COLUMNS`: the value that so many percent of the values do not exceed."""
+    rows = span.bucketed().filter(status__in=TIMED)
+    found = {name: Times(count=count) for name, count in rows.aggregate(**_each(Count)).items()}
     if connections[database_alias()].vendor == "postgresql":
-        told = rows.values_list("bucket").annotate(ranks=_Ranks(column))
-        found.buckets = {bucket: tuple(ranks) for bucket, ranks in told}
-        found.ranks = tuple(rows.aggregate(ranks=_Ranks(column))["ranks"] or ())
+        for row in rows.values("bucket").annotate(**_each(_Ranks)):
+            for name in COLUMNS:
+                if row[name] is not None:
+                    found[name].buckets[row["bucket"]] = tuple(row[name])
+        for name, ranks in rows.aggregate(**_each(_Ranks)).items():
+            found[name].ranks = tuple(ranks or ())
         return found
-    for bucket, ranks in _ranked(rows, column, "bucket"):
-        found.buckets[bucket] = ranks
-    for _, ranks in _ranked(rows, column):
-        found.ranks = ranks
+    for name, told in found.items():
+        column = COLUMNS[name]
+        known = rows.filter(**{f"{column}__isnull": False})
+        told.buckets = dict(_ranked(known, column, "bucket"))
+        told.ranks = dict(_ranked(known, column)).get(None, ())
     return found
+
+
+def _each(aggregate: type[Aggregate]) -> dict[str, Any]:
+    """An aggregate of each column, under its name."""
+    return {name: aggregate(column) for name, column in COLUMNS.items()}
 
 
 class _Ranks(Aggregate):
