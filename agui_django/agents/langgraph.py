@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from inspect import isawaitable
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 try:
@@ -45,14 +45,17 @@ from agui_django.agents.openai_chat import with_files
 from agui_django.agents.remote_input import thread_id_of, thread_name
 from agui_django.agents.sink import Answer
 
+if TYPE_CHECKING:
+    from agui_django.models import Thread
+
 __all__ = [
     "LangGraphAgent",
     "current_run",
     "graph_thread_id",
+    "graph_thread_ids",
     "page_tools",
     "per_loop",
     "question_of",
-    "thread_name",
     "to_own_tools",
     "unless_page",
     "with_page_tools",
@@ -84,9 +87,15 @@ def per_loop(make: Callable[[], Awaitable[T]]) -> Callable[[RunContext[Any]], Aw
 
 
 def graph_thread_id(run: RunContext[Any]) -> str:
-    """The checkpointer's name of a run's thread; a subagent has its own."""
+    """The checkpointer's name of a run's thread: each agent of a thread has its own, and so has each subagent."""
     lane = run._sink.prefix.rstrip("/") or getattr(run._sink, "id", "")
-    return f"{thread_id_of(run)}:{lane}" if lane else thread_id_of(run)
+    return ":".join((thread_id_of(run), run._setup.agent, *([lane] if lane else ())))
+
+
+def graph_thread_ids(thread: Thread) -> list[str]:
+    """The checkpointer's names of a stored thread: those of all agents that it had, without subagents."""
+    name = thread_name(thread.scope, thread.thread_id)
+    return [f"{name}:{agent}" for agent in sorted({thread.agent, *thread.runs.values_list("agent", flat=True)})]
 
 
 class LangGraphAgent:

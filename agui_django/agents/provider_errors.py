@@ -5,9 +5,10 @@ Law: only what a model call raised may be given here. The same status from a too
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from agui_django.client.exchange import retry_after
 from agui_django.protocol.errors import ProviderError
 
 LIMITED: Final = "The model's provider has too much to do; try again later."
@@ -26,18 +27,17 @@ def provider_error(error: BaseException) -> ProviderError | None:
 
     Returns:
         ``provider_rate_limited`` for a 429, ``provider_unavailable`` for a server (5xx, 408) or a network that failed;
-        None for anything else: a refused key or a bad request is a bug of the site.
+        None for anything else: a refused key or a bad request is a bug of the site. It has the provider's
+        ``retry_after``, where that said so.
     """
     for each in causes(error, handled=False):
         if isinstance(each, ProviderError):
             return each
         status = _status(each)
         if status == 429 or (status is None and _named(each, ("RateLimit",))):
-            return ProviderError(LIMITED, "provider_rate_limited")
+            return _waiting(ProviderError(LIMITED, "provider_rate_limited"), each)
         if status is not None:
-            if status >= 500 or status == 408:
-                return ProviderError(UNAVAILABLE)
-            return None
+            return _waiting(ProviderError(UNAVAILABLE), each) if status >= 500 or status == 408 else None
         if _named(each, _AWAY):
             return ProviderError(UNAVAILABLE)
     return None
@@ -58,7 +58,8 @@ def causes(error: BaseException, *, handled: bool = True) -> Iterator[BaseExcept
         seen.add(id(each))
         yield each
         waiting += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
-        waiting += [held for held in (each.__cause__, each.__context__ if handled else None) if held is not None]
+        around = each.__context__ if handled and not each.__suppress_context__ else None
+        waiting += [held for held in (each.__cause__, around) if held is not None]
 
 
 def _status(error: BaseException) -> int | None:
@@ -69,6 +70,16 @@ def _status(error: BaseException) -> int | None:
             if type(found) is int and 100 <= found <= 599:
                 return found
     return None
+
+
+def _waiting(told: ProviderError, error: BaseException) -> ProviderError:
+    """The same, and when to ask again: from an attribute of that name, or the answer's header."""
+    seconds = getattr(error, "retry_after", None)
+    headers = getattr(getattr(error, "response", None), "headers", None)
+    if seconds is None and isinstance(headers, Mapping):
+        seconds = retry_after(headers)
+    told.retry_after = float(seconds) if isinstance(seconds, int | float) else None
+    return told
 
 
 def _named(error: BaseException, words: tuple[str, ...]) -> bool:

@@ -281,7 +281,6 @@ def _told() -> Iterator[None]:
         told = provider_error(error)
         if told is None or told is error:
             raise
-        told.retry_after = getattr(error, "retry_after", None)
         raise told from error
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db.models.signals import post_delete
+from django.db.models.signals import pre_delete
 
 from agui_django.agents import registry
 from agui_django.agents.langgraph import LangGraphAgent
@@ -88,9 +88,9 @@ async def test_a_question_with_the_checkpointer_of_the_page(monkeypatch: pytest.
         paid.append(amount)
         return "paid"
 
-    name = f"agui_test_{os.getpid()}_docs_langgraph"
-    create_postgres(name)
-    conninfo = f"host={POSTGRES['host']} port={POSTGRES['port']} user={POSTGRES['user']} dbname={name}"
+    database = f"agui_test_{os.getpid()}_docs_langgraph"
+    create_postgres(database)
+    conninfo = f"host={POSTGRES['host']} port={POSTGRES['port']} user={POSTGRES['user']} dbname={database}"
     refund, _ = executed(REFUND, monkeypatch, pay=pay)
     model = scripted(Reply(calls=[("refund", {"amount": 40})]), "Settled.")
     code = TOOLS.replace("find_order)", "refund)").replace("[find_order]", "[refund]")
@@ -105,23 +105,25 @@ async def test_a_question_with_the_checkpointer_of_the_page(monkeypatch: pytest.
         assert question.message == "Refund 40 €?" and paid == []
         assert checked(await first.resume({key: {"approved": True}})).said == ["Settled."]
         assert paid == [40] and len(pools) == 1
-        await asyncio.to_thread(forgets, conninfo, first.setup.thread_id)
+        name = f"{first.setup.thread_id}:{new['desk'].name}"
+        await asyncio.to_thread(forgets, conninfo, name)
     finally:
         for pool in pools:
             await pool.close()
-        await asyncio.to_thread(drop_postgres, name)
+        await asyncio.to_thread(drop_postgres, database)
 
 
-def forgets(conninfo: str, thread_id: str) -> None:
-    """The page's receiver deletes what the checkpointer has of a thread (that of a run in memory has no scope)."""
+def forgets(conninfo: str, thread: str) -> None:
+    """The page's receiver deletes what the checkpointer has of a thread."""
     names: dict[str, Any] = {"__name__": "shop.receivers", "CHECKPOINTS": conninfo}
-    exec(FORGET.replace("thread_name(instance.scope, instance.thread_id)", "instance.thread_id"), names)
-    post_delete.disconnect(names["forget"], sender=Thread)
+    exec(FORGET, names)
+    pre_delete.disconnect(names["forget"], sender=Thread)
+    names["graph_thread_ids"] = lambda instance: [instance]
     with psycopg.connect(conninfo, autocommit=True) as connection:
         count = "SELECT count(*) FROM checkpoints WHERE thread_id = %s"
-        assert connection.execute(count, [thread_id]).fetchone() != (0,)
-        names["forget"](instance=Thread(thread_id=thread_id))
-        assert connection.execute(count, [thread_id]).fetchone() == (0,)
+        assert connection.execute(count, [thread]).fetchone() != (0,)
+        names["forget"](instance=thread)
+        assert connection.execute(count, [thread]).fetchone() == (0,)
 
 
 async def test_shared_state(monkeypatch: pytest.MonkeyPatch) -> None:

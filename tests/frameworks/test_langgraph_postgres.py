@@ -20,7 +20,8 @@ from psycopg_pool import AsyncConnectionPool
 from typing_extensions import TypedDict
 
 from agui_django import RunContext
-from agui_django.agents.langgraph import LangGraphAgent, graph_thread_id, per_loop, thread_name
+from agui_django.agents.langgraph import LangGraphAgent, graph_thread_id, graph_thread_ids, per_loop
+from agui_django.models import Thread
 from tests.databases import POSTGRES, create_postgres, drop_postgres
 from tests.frameworks.stories import approve
 from tests.frameworks.world import World, user
@@ -52,6 +53,7 @@ class Desk:
         self.pools: list[tuple[asyncio.AbstractEventLoop, AsyncConnectionPool[Any]]] = []
         self.requests: list[list[str]] = []
         self.name = uuid.uuid4().hex
+        self.names: set[str] = set()
         self.world = world
         self.start()
         stack.callback(self.stop)
@@ -68,7 +70,7 @@ class Desk:
 
     def thread_id(self, run: RunContext) -> str:
         """As the default; but tests share a database, and their users' numbers."""
-        assert graph_thread_id(run) == thread_name(run.thread.scope, run.thread.thread_id)
+        self.names.add(f"{self.name} {graph_thread_id(run)}")
         return f"{self.name} {graph_thread_id(run)}"
 
     async def graph(self) -> Any:
@@ -111,6 +113,8 @@ def test_asking_again_and_editing(desk: Desk, world: World):
     stored = world.stored()
     assert [each["content"] for each in stored["messages"]] == ["edited", "answer 1", "more", "answer 3"]
     assert stored["state"]["turns"] == 5
+    [name] = desk.names
+    assert name == f"{desk.name} {graph_thread_ids(Thread.objects.get())[0]}"
 
 
 def test_a_question_outlives_the_process(desk: Desk, world: World):
