@@ -2,6 +2,7 @@
 // Prints one JSON object for the Python side to compare with what is stored; fails on any console error.
 
 import assert from "node:assert/strict";
+import { join } from "node:path";
 import { chromium } from "playwright-core";
 import { FAULTS } from "./copilotkit_faults.mjs";
 import {
@@ -310,6 +311,10 @@ const SCENARIOS = {
 const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: FLAGS });
 try {
   const context = await browser.newContext({ viewport: { width: 1300, height: 820 }, colorScheme: "light" });
+  // AGUI_BUNDLE names a folder with the example as another version of CopilotKit has it.
+  if (process.env.AGUI_BUNDLE) await context.route(/static\/copilotkit_demo\//, (route) => route.fulfill({
+    path: join(process.env.AGUI_BUNDLE, new URL(route.request().url()).pathname.split("/copilotkit_demo/")[1]),
+  }));
   const page = await context.newPage();
   page.setDefaultTimeout(30_000);
   const problems = [];

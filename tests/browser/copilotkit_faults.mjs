@@ -124,6 +124,49 @@ export const FAULTS = {
     return { thread: await thread(page) };
   },
 
+  // A page of CopilotKit 1.68, which puts every call into an envelope: text, a reload in the middle, tools, a question.
+  async single(page) {
+    const calls = new Set();
+    page.on("request", (request) => {
+      const { pathname } = new URL(request.url());
+      if (pathname.startsWith("/copilotkit") && !pathname.startsWith("/copilotkit-demo")) {
+        calls.add(`${request.method()} ${pathname} ${request.postDataJSON()?.method ?? ""}`.trim());
+      }
+    });
+    const threads = {};
+    const visit = async (name, text) => {
+      await open(page, name);
+      await say(page, text);
+      threads[name] = await thread(page);
+    };
+
+    await visit("threads", "tokens:150 delay_ms:20 size:24");
+    await written(page, 400);
+    await reload(page);
+    await written(page, 800);
+    await busy(page);
+    await idle(page);
+    const [text] = await answers(page);
+
+    await visit("cards", "A haiku");
+    await told(page, "A frog, by Bashō.");
+    assert.equal(await page.locator(at("haiku")).count(), 1);
+    await idle(page);
+    await visit("choose", "The roof");
+    await page.locator(at("slots")).getByRole("button", { name: "Friday 9:15" }).click();
+    await told(page, "Booked: Friday 9:15.");
+    await idle(page);
+
+    await visit("approval", "My teapot");
+    await page.locator(at("question")).waitFor();
+    await idle(page);
+    await reload(page);
+    await page.getByRole("button", { name: "Approve" }).click();
+    await told(page, "Refunded 40 €");
+    await idle(page);
+    return { threads, text, calls: [...calls].sort() };
+  },
+
   // As large as CopilotKit lets files be, and one byte more.
   async large(page) {
     const size = 20 * 1024 * 1024;

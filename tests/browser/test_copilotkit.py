@@ -18,7 +18,7 @@ from tests.parts import ROOT, chromium, require
 from tests.servers import Kind, ServerProcess
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
-Drive = Callable[[str], dict[str, Any]]
+Drive = Callable[..., dict[str, Any]]
 
 both = pytest.mark.parametrize("server", ["daphne", "uvicorn"], indirect=True)
 
@@ -46,7 +46,7 @@ def server(request: pytest.FixtureRequest, servers: Callable[[Kind], ServerProce
 
 @pytest.fixture
 def drive(server: ServerProcess) -> Drive:
-    def run(scenario: str) -> dict[str, Any]:
+    def run(scenario: str, **environment: str) -> dict[str, Any]:
         command = ["node", "copilotkit.mjs", scenario, f"{server.base_url}/copilotkit-demo/"]
         # AGUI_SCREENSHOTS names a folder to look at; the scenarios themselves compare texts.
         if folder := os.environ.get("AGUI_SCREENSHOTS"):
@@ -55,7 +55,7 @@ def drive(server: ServerProcess) -> Drive:
         with subprocess.Popen(
             command, cwd=ROOT / "tests" / "browser", text=True, bufsize=1,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={**os.environ, "CHROMIUM": chromium() or ""},
+            env={**os.environ, "CHROMIUM": chromium() or "", **environment},
         ) as driver:  # fmt: skip
             assert driver.stdin is not None and driver.stdout is not None and driver.stderr is not None
             killer = threading.Timer(210, driver.kill)
@@ -191,3 +191,18 @@ def test_without_a_runtime(server: ServerProcess, drive: Drive) -> None:
     thread = server.stored(drive("plain")["thread"])
     assert statuses(thread) == ["finished", "cancelled"]
     assert [run["endReason"] for run in thread["runs"]][1] == "user"
+
+
+def test_a_page_of_the_single_route_transport(server: ServerProcess, drive: Drive, tmp_path: Path) -> None:
+    require("copilotkit")
+    subprocess.run(["node", ROOT / "tests" / "copilotkit" / "build.mjs", tmp_path], check=True, timeout=60)
+    shown = drive("single", AGUI_BUNDLE=str(tmp_path))
+    stored = {name: server.stored(thread) for name, thread in shown["threads"].items()}
+    assert {name: statuses(thread) for name, thread in stored.items()} == {
+        "threads": ["finished"], "cards": ["finished", "finished"], "choose": ["finished", "finished"],
+        "approval": ["interrupted", "finished"],
+    }  # fmt: skip
+    assert said(stored["threads"], "assistant")[0].strip() == shown["text"]
+    assert len(shown["text"]) > 149 * 24
+    envelopes = [f"POST /copilotkit {method}" for method in ("agent/connect", "agent/run", "info")]
+    assert shown["calls"] == ["GET /copilotkit/threads", *envelopes]  # its list of threads knows REST only

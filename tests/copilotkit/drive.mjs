@@ -1,11 +1,11 @@
-// Lets CopilotKit's own client core live through one story; stdin: {story, url, headers, transport}, stdout: what it saw.
+// Lets CopilotKit's own client core live through one story; stdin: {story, url, headers, transport, core}, stdout: what it saw.
 // Law: nothing here interprets events; messages, state and errors are the client's own.
 import { readFileSync } from "node:fs";
 
 const spec = JSON.parse(readFileSync(0, "utf8"));
 globalThis.window = globalThis; // without one the core takes itself for a server, and never connects
 console.error = () => {}; // failures are told to subscribers as well
-const { CopilotKitCore, ɵcreateThreadStore: createThreadStore } = await import("@copilotkit/core");
+const { CopilotKitCore, ɵcreateThreadStore: createThreadStore } = await import(spec.core);
 
 const requests = [];
 const realFetch = globalThis.fetch;

@@ -25,17 +25,21 @@ pytestmark = pytest.mark.django_db(transaction=True)
 Story = Callable[..., dict[str, Any]]
 
 
-@pytest.fixture(params=["auto", "single"])
+CORE, NEWEST = "@copilotkit/core", "core-newest"
+
+
+@pytest.fixture(params=[("auto", CORE), ("single", CORE), ("auto", NEWEST)], ids=["auto", "single", "newest"])
 def live(request: pytest.FixtureRequest, server: LiveServer, ada: Any) -> Story:
     """Let a new client live through a story of drive.mjs; gives what it saw."""
     require("copilotkit")
+    transport, core = request.param
     token = Token.objects.create(user=ada).key
     node = program("node")
     assert node is not None
 
     def tell(story: str, **more: Any) -> dict[str, Any]:
         spec = {
-            "story": story, "url": f"{server.url}/copilotkit/", "transport": request.param,
+            "story": story, "url": f"{server.url}/copilotkit/", "transport": transport, "core": core,
             "headers": {"Authorization": f"Token {token}"}, "threadId": str(uuid.uuid4()), **more,
         }  # fmt: skip
         done = subprocess.run(
