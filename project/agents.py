@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any, TypedDict
 
 from django.conf import settings
 
-from agui_django import Declined, Event, RunContext, agent
+from agui_django import Declined, Event, RunContext, SyncRunContext, agent, approval_required
 from project import script
 
 LOAD = re.compile(r"\b(tokens|delay_ms|size):(\d+)")
@@ -116,6 +117,27 @@ async def refund(run: RunContext) -> None:
         await run.say("All right, nothing was refunded.")
         return
     await run.say(f"Refunded {answer.get('amount', order['total']):g} € ({answer.get('reason', 'no reason given')}).")
+
+
+@approval_required("Order {quantity} × {item}?", edit=True, expires=timedelta(days=1))
+def place_order(run: SyncRunContext[Any], item: str, quantity: int) -> dict[str, Any]:
+    """The tool that acts: what it orders is in the shared state, so that a second execution would be seen."""
+    placed = run.state.setdefault("orders", [])
+    placed.append({"number": len(placed) + 1, "item": item, "quantity": quantity})
+    return {"number": len(placed)}
+
+
+@agent("orders", title="Order desk", description="Orders what you name, once you approve it: you, and just once.")
+async def orders(run: RunContext) -> None:
+    """Call a tool that a person has to allow; `call.run` asks, and carries out what was approved."""
+    await run.say("I can order that for you.", key="intro")
+    call = run.tool_call("place_order", {"item": run.text.strip() or "Blue teapot", "quantity": 1}, key="order")
+    try:
+        placed = await call.run(place_order)
+    except Declined as declined:
+        await run.say(f"Nothing was ordered. {declined}")
+        return
+    await run.say(f"Placed as order {placed['number']}.")
 
 
 @agent("slow", title="Slow writer", description="Takes its time: stop it, or reload the page in the middle.")

@@ -182,6 +182,33 @@ const SCENARIOS = {
     return { thread: approved, declined: await thread(page) };
   },
 
+  // A tool that waits for its approval: the page is reloaded before, and the button is clicked twice.
+  async orders(page) {
+    await page.selectOption("#agent", "orders");
+    await page.getByRole("button", { name: "Blue teapot" }).click();
+    const form = page.locator(".questions");
+    await form.getByText("Order 1 × Blue teapot?").waitFor();
+    await shoot(page, "orders");
+    await page.reload();
+    await form.getByText("Order 1 × Blue teapot?").waitFor();
+    await page.getByLabel("approved").check();
+    await page.getByRole("button", { name: "Send answer" }).dblclick();
+    await page.getByText("Placed as order 1.").waitFor();
+    await idle(page);
+    assert.equal(await form.count(), 0);
+    await shoot(page, "ordered");
+    await page.reload();
+    await page.getByText("Placed as order 1.").waitFor();
+
+    await say(page, null, "Red kettle");
+    await form.waitFor();
+    await page.getByLabel("reason").fill("too red");
+    await page.getByRole("button", { name: "Send answer" }).click();
+    await page.getByText("Nothing was ordered. Not approved: too red").waitFor();
+    await idle(page);
+    return { thread: await thread(page) };
+  },
+
   // An approval in two tabs: whoever answers, and from wherever, both see it asked, answered and gone on with.
   async approval(page) {
     const second = await page.context().newPage();

@@ -100,6 +100,17 @@ def test_interrupt_is_answered(server: ServerProcess, drive: Drive) -> None:
     assert stored_texts(approved, "assistant") == ["Let me look at that order.", "Refunded 25 € (late)."]
 
 
+def test_an_approved_tool_is_executed_once(server: ServerProcess, drive: Drive) -> None:
+    thread = server.stored(drive("orders")["thread"])
+    assert thread["state"] == {"orders": [{"number": 1, "item": "Blue teapot", "quantity": 1}]}
+    assert [run["status"] for run in thread["runs"]] == ["interrupted", "finished"] * 2
+    assert [row["payload"] for row in thread["interrupts"]] == [
+        {"approved": True}, {"approved": False, "reason": "too red"},
+    ]  # fmt: skip
+    results = [message for message in thread["messages"] if message["role"] == "tool"]
+    assert [message["content"] for message in results] == ['{"number":1}', "Not approved: too red"]
+
+
 def test_approval_in_two_tabs(server: ServerProcess, drive: Drive) -> None:
     shown = drive("approval")
     thread = server.stored(shown["thread"])

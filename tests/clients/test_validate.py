@@ -18,6 +18,7 @@ RUN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 SAID = {
     "echo": "tokens:50 delay_ms:0 size:24",
     "plan": "make tea",
+    "orders": "Blue teapot",
     "refund": "refund order 7",
     "slow": "hello",
     "script": json.dumps([{"type": "TEXT_MESSAGE_CHUNK", "messageId": "m1", "role": "assistant", "delta": "hi"}]),

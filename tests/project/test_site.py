@@ -89,7 +89,7 @@ def test_agents_that_are_for_the_demo_only() -> None:
             [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
         )
         names[mode] = done.stdout.strip()
-    live = ["echo", "plan", "refund", "slow"]
+    live = ["echo", "orders", "plan", "refund", "slow"]
     showcase = ["booking", "cook", "desk", "files", "fragile", "guide", "haiku", "thinker", "weather", "writer"]
     assert names["live"] == str(live)
     assert names["demo"] == str(sorted([*live, *showcase, "script"]))

@@ -6,6 +6,7 @@ import * as threads from "./threads.js";
 const SAMPLES = {
   echo: ["Hello there", "tokens:200 delay_ms:20 size:24"],
   plan: ["A picnic by the lake", "Move the office"],
+  orders: ["Blue teapot", "Red kettle"],
   refund: ["My teapot arrived broken"],
   slow: ["Write sixty lines"],
   script: ['[{"type":"CUSTOM","name":"hello","value":1},{"$sleep":1},{"$raise":"ValueError: boom"}]'],
