@@ -119,7 +119,7 @@ async def refund(run: RunContext) -> None:
     await run.say(f"Refunded {answer.get('amount', order['total']):g} € ({answer.get('reason', 'no reason given')}).")
 
 
-@approval_required("Order {quantity} × {item}?", edit=True, expires=timedelta(days=1))
+@approval_required("Order {item}, {quantity} of it?", edit=True, expires=timedelta(days=1))
 def place_order(run: SyncRunContext[Any], item: str, quantity: int) -> dict[str, Any]:
     """The tool that acts: what it orders is in the shared state, so that a second execution would be seen."""
     placed = run.state.setdefault("orders", [])

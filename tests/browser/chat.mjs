@@ -187,10 +187,10 @@ const SCENARIOS = {
     await page.selectOption("#agent", "orders");
     await page.getByRole("button", { name: "Blue teapot" }).click();
     const form = page.locator(".questions");
-    await form.getByText("Order 1 × Blue teapot?").waitFor();
+    await form.getByText("Order Blue teapot, 1 of it?").waitFor();
     await shoot(page, "orders");
     await page.reload();
-    await form.getByText("Order 1 × Blue teapot?").waitFor();
+    await form.getByText("Order Blue teapot, 1 of it?").waitFor();
     await page.getByLabel("approved").check();
     await page.getByRole("button", { name: "Send answer" }).dblclick();
     await page.getByText("Placed as order 1.").waitFor();
