@@ -41,13 +41,14 @@ class Lanes:
         if not path or self._how != "subagents":
             return self._run
         if path not in self._open:
-            above = path[:-1]
-            name, key = path[-1].partition(":")[0], path[-1]
-            if not path[-1].count(":"):  # a task's second call of a subgraph has its number behind the task
-                above, name, key = path[:-2], path[-2].partition(":")[0], f"{path[-2]}:{path[-1]}"
+            above, task, number = path[:-1], path[-1], ""
+            if ":" not in task:  # a task's second call of a subgraph has its number behind the task
+                above, task, number = path[:-2], path[-2], f":{path[-1]}"
             if path in self._closed:
                 return self.at(above)
-            block = self.at(above).subagent(name, key=key)
+            name, _, task_id = task.partition(":")
+            # A part of the id: they stand behind each other, and ids have a length.
+            block = self.at(above).subagent(name, key=f"{name}:{task_id[:13]}{number}")
             block.__enter__()
             self._open[path] = block
         return self._open[path].context

@@ -1,10 +1,9 @@
-"""What graphs can do beside the stories: subgraphs, questions of every kind, memory, the shared state, errors."""
+"""What graphs can do beside the stories: what is streamed, whose conversation it is, subgraphs, the page's tools."""
 
 from __future__ import annotations
 
 import asyncio
-import operator
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
 from ag_ui.core import CustomEvent
@@ -14,70 +13,16 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
 from langgraph.func import entrypoint
 from langgraph.graph import START, StateGraph
-from langgraph.graph.message import add_messages
 from langgraph.prebuilt import ToolNode
-from langgraph.types import interrupt
-from typing_extensions import TypedDict
+from langgraph.types import Send
 
-from agui_django import AgentError, RunContext
-from agui_django.agents.langgraph import LangGraphAgent, current_run, to_own_tools, unless_page, with_page_tools
-from agui_django.testing import AgentRun
-from agui_django.testing.langchain import ScriptedChatModel
+from agui_django import RunContext
+from agui_django.agents.langgraph import LangGraphAgent, current_run
 from agui_django.testing.replies import Reply
+from tests.frameworks.langgraph_samples import State, calling, chain, look, model, roles, tooled
 from tests.running import bodies, checked, run
 
 pytestmark = pytest.mark.asyncio
-
-
-class State(TypedDict, total=False):
-    messages: Annotated[list[AnyMessage], add_messages]
-    plan: list[str]
-    notes: Annotated[list[str], operator.add]
-
-
-def chain(*nodes: Any, schema: Any = State, **compiled: Any) -> Any:
-    """A graph whose nodes follow each other."""
-    graph = StateGraph(schema)
-    graph.add_sequence([(getattr(node, "__name__", "sub"), node) for node in nodes])
-    graph.add_edge(START, getattr(nodes[0], "__name__", "sub"))
-    return graph.compile(**compiled)
-
-
-def model(*replies: Any) -> ScriptedChatModel:
-    return ScriptedChatModel(*replies)
-
-
-def calling(scripted: ScriptedChatModel, name: str = "answer") -> Any:
-    async def node(state: State) -> State:
-        return {"messages": [await scripted.ainvoke(state["messages"])]}
-
-    node.__name__ = name
-    return node
-
-
-@tool
-def look() -> str:
-    """Look."""
-    return "seen"
-
-
-def tooled(scripted: ScriptedChatModel, *tools: Any, **options: Any) -> StateGraph:
-    """A model and its tools, those of the page among them."""
-
-    async def answer(state: State) -> State:
-        return {"messages": [await scripted.bind_tools(with_page_tools(*tools)).ainvoke(state["messages"])]}
-
-    graph = StateGraph(State)
-    graph.add_node("answer", answer)
-    graph.add_node("tools", ToolNode(tools, **options))
-    graph.add_edge(START, "answer")
-    graph.add_conditional_edges("answer", to_own_tools())
-    graph.add_conditional_edges("tools", unless_page("answer"))
-    return graph
-
-
-def roles(result: AgentRun) -> list[tuple[str, str]]:
-    return [(each["role"], each.get("content") or "") for each in result.wire_messages]
 
 
 # ---- what is streamed ------------------------------------------------------------------------------------------------
@@ -169,6 +114,23 @@ async def test_result():
     assert (await run(task, "hello")).result == {"asked": "hello"}
 
 
+async def test_nodes_at_once():
+    """Steps of one name are one while any of them is on; messages of several models do not mix."""
+
+    async def gate() -> None:
+        await asyncio.sleep(0.01)
+
+    def fan(state: State) -> list[Send]:
+        return [Send("answer", {"messages": [HumanMessage(str(number))]}) for number in range(3)]
+
+    graph = StateGraph(State)
+    graph.add_node("answer", calling(model(Reply(["one ", gate, "two"]))))
+    graph.add_conditional_edges(START, fan, ["answer"])
+    result = await run(LangGraphAgent(graph.compile()))
+    assert result.said == ["one two"] * 3
+    assert [kind for kind in result.types if "STEP" in kind] == ["STEP_STARTED", "STEP_FINISHED"]
+
+
 # ---- the conversation ------------------------------------------------------------------------------------------------
 
 
@@ -243,293 +205,6 @@ async def test_memories_do_not_meet():
     assert first.result == {"a": 1, "b": 1}
     assert (await first.say("more")).result == {"a": 2, "b": 2}
     assert (await run(desk)).result == {"a": 1, "b": 1}
-
-
-# ---- subgraphs -------------------------------------------------------------------------------------------------------
-
-
-def lanes(result: AgentRun) -> list[tuple[str, str]]:
-    """Each message's text and the node that it is a subagent of."""
-    return [
-        (each.get("content") or "", (each.get("subagentRunId") or ":-:").split(":")[-2])
-        for each in result.wire_messages
-        if each["role"] == "assistant"
-    ]
-
-
-async def test_a_subgraph_that_shares_the_conversation():
-    seen: list[list[str]] = []
-
-    async def look(state: State) -> None:
-        seen.append([str(each.text) for each in state["messages"]])
-
-    sub = chain(calling(model("from below")))
-    agent = LangGraphAgent(chain(look, sub, calling(model("one", "from above"))))
-    first = await run(agent, "hello")
-    assert lanes(first) == [("from below", "sub"), ("from above", "-")]
-    assert [event["name"] for event in first.events if event["type"] == "SUBAGENT_STARTED"] == ["sub"]
-    await first.say("more")
-    assert seen[-1] == ["hello", "from below", "from above", "more"]
-    flat = await run(LangGraphAgent(chain(sub, calling(model("one", "from above"))), subgraphs="inline"))
-    assert lanes(flat) == [("from below", "-"), ("from above", "-")]
-    silent = await run(LangGraphAgent(chain(sub), subgraphs="hidden"))
-    assert "SUBAGENT_STARTED" not in silent.types and lanes(silent) == [("from below", "-")]  # what it gave on
-    assert silent.types.count("STEP_STARTED") == 1 and silent.types.count("TEXT_MESSAGE_CONTENT") == 1
-
-
-async def test_a_subgraph_that_a_function_calls_keeps_its_words_to_itself():
-    seen: list[list[str]] = []
-    sub = chain(calling(model("thinking aloud", "the answer"), "one"), calling(model("x", "the answer"), "two"))
-
-    async def desk(state: State) -> State:
-        seen.append([str(each.text) for each in state["messages"]])
-        found = await sub.ainvoke({"messages": state["messages"]})
-        return {"messages": found["messages"][-1:]}
-
-    first = await run(LangGraphAgent(chain(desk)), "hello")
-    assert lanes(first) == [("thinking aloud", "desk"), ("the answer", "desk"), ("the answer", "-")]
-    await first.say("more")
-    assert seen[1] == ["hello", "the answer", "more"]
-
-
-async def test_a_subagent_asks_and_goes_on():
-    async def ask(state: State) -> State:
-        return {"messages": [AIMessage(f"it is {interrupt('Which year?')}")]}
-
-    sub = chain(calling(model("wait")), ask)
-    first = await run(LangGraphAgent(chain(sub, checkpointer=InMemorySaver())), "hello")
-    assert first.outcome == "interrupt"
-    ((key, question),) = first.interrupts.items()
-    assert question.message == "Which year?" and key.startswith("sub:")
-    ended = [event for event in first.events if event["type"] == "SUBAGENT_FINISHED"]
-    assert ended[0]["outcome"]["type"] == "suspended" and ended[0]["outcome"]["interruptIds"] == [question.id]
-    second = checked(await first.resume({key: 1998}))
-    assert second.outcome == "success" and lanes(second) == [("wait", "sub"), ("it is 1998", "sub")]
-    owners = {each["subagentRunId"] for each in second.wire_messages if each.get("subagentRunId")}
-    assert len(owners) == 1
-
-
-# ---- questions -------------------------------------------------------------------------------------------------------
-
-
-class Decision(TypedDict):
-    approved: bool
-
-
-async def test_two_at_once_and_two_in_a_row():
-    def hotel(state: State) -> State:
-        name = interrupt({"question": "Which hotel?", "reason": "choice", "of": ["Ritz", "Ibis"]})
-        return {"notes": [f"{name}, {interrupt('How many nights?')} nights"]}
-
-    def seat(state: State) -> State:
-        decision = interrupt("A seat?", response_schema=Decision)
-        return {"notes": [f"seat {decision['approved']}"]}
-
-    graph = StateGraph(State)
-    graph.add_node("hotel", hotel)
-    graph.add_node("seat", seat)
-    graph.add_edge(START, "hotel")
-    graph.add_edge(START, "seat")
-    first = await run(LangGraphAgent(graph.compile(checkpointer=InMemorySaver()), result="notes"), "a trip")
-    asked = {str(each.message): (key, each) for key, each in first.interrupts.items()}
-    assert asked.keys() == {"Which hotel?", "A seat?"}
-    assert asked["Which hotel?"][1].reason == "choice" and asked["Which hotel?"][1].metadata["value"]["of"]
-    assert asked["A seat?"][1].response_schema["properties"]["approved"] == {"title": "Approved", "type": "boolean"}
-    second = checked(await first.resume({asked["Which hotel?"][0]: "Ritz", asked["A seat?"][0]: {"approved": True}}))
-    assert [each.message for each in second.interrupts.values()] == ["How many nights?"]
-    third = checked(await second.resume({next(iter(second.interrupts)): 3}))
-    assert third.result == ["Ritz, 3 nights", "seat True"]
-
-
-async def test_declined_questions():
-    def ask(state: State) -> State:
-        return {"plan": [str(interrupt("Go?"))]}
-
-    ends = LangGraphAgent(chain(ask, checkpointer=InMemorySaver()), result="plan")
-    first = await run(ends)
-    assert (await first.resume(cancelled=[*first.interrupts])).outcome == "cancelled"
-    goes_on = LangGraphAgent(
-        chain(ask, checkpointer=InMemorySaver()), result="plan", declined=lambda answer: answer.status
-    )
-    first = await run(goes_on)
-    assert (await first.resume(cancelled=[*first.interrupts])).result == ["cancelled"]
-
-
-async def test_an_answer_left_behind():
-    """The user wrote on: the graph begins a new turn, and asks again."""
-    passes: list[Any] = []
-
-    def ask(state: State) -> State:
-        passes.append(len(state["messages"]))
-        return {"messages": [AIMessage(f"on {interrupt('Which day?')}")]}
-
-    first = await run(LangGraphAgent(chain(ask, checkpointer=InMemorySaver())), "book it")
-    second = checked(await first.say("the train, I mean"))
-    assert second.outcome == "interrupt" and passes == [1, 2]
-    third = checked(await second.resume({next(iter(second.interrupts)): "Monday"}))
-    assert third.said == ["on Monday"]
-
-
-async def test_breakpoints():
-    def before(state: State) -> State:
-        return {"notes": ["before"]}
-
-    def after(state: State) -> State:
-        return {"notes": ["after"]}
-
-    graph = chain(before, after, checkpointer=InMemorySaver(), interrupt_before=["after"])
-    first = await run(LangGraphAgent(graph, result="notes"))
-    ((key, question),) = first.interrupts.items()
-    assert (question.message, question.reason) == ("Go on with after?", "breakpoint")
-    assert (await first.resume({key: {"approved": False}})).outcome == "cancelled"
-    assert (await first.resume({key: {"approved": True}})).result == ["before", "after"]
-
-
-async def test_a_question_needs_a_checkpoint_that_lasts():
-    def ask(state: State) -> None:
-        interrupt("Go?")
-
-    assert "needs a graph with a checkpointer" in (await run(LangGraphAgent(chain(ask)))).failure.traceback
-    graph = chain(ask, checkpointer=InMemorySaver())
-    first = await run(LangGraphAgent(graph))
-    graph.checkpointer = InMemorySaver()  # the process was started again
-    second = await first.resume({next(iter(first.interrupts)): True})
-    assert second.error["code"] == "agent_exception" and "needs a checkpointer" in second.failure.traceback
-
-
-async def test_a_run_that_failed_behind_an_answer_can_be_tried_again():
-    """The graph took the answer and failed: the next attempt of the same run finds it gone on."""
-    failing = [True]
-
-    def ask(state: State) -> State:
-        answer = interrupt("Go?")
-        if failing:
-            raise ConnectionError(failing.pop())
-        return {"plan": [answer]}
-
-    agent = LangGraphAgent(chain(ask, checkpointer=InMemorySaver()), result="plan", steps=False)
-    first = await run(agent)
-    key = next(iter(first.interrupts))
-    assert (await first.resume({key: "yes"})).error["code"] == "agent_exception"
-    assert (await first.resume({key: "yes"})).result == ["yes"]
-
-
-# ---- the state -------------------------------------------------------------------------------------------------------
-
-
-async def test_state_in_both_directions():
-    def work(state: State) -> State:
-        return {"plan": [*state["plan"], "pour"], "notes": [str(len(state.get("notes", [])))]}
-
-    agent = LangGraphAgent(chain(work, checkpointer=InMemorySaver()), state=["plan", "notes"])
-    first = await run(agent, state={"plan": ["boil"], "notes": ["a", "b"], "page": 1})
-    assert first.state == {"plan": ["boil", "pour"], "notes": ["a", "b", "2"], "page": 1}
-    second = checked(await first.say("again"))
-    assert second.state["plan"] == ["boil", "pour", "pour"] and second.state["notes"] == ["a", "b", "2", "3"]
-    with pytest.raises(TypeError, match="history"):
-        LangGraphAgent(chain(work), state=["messages"])
-    with pytest.raises(TypeError, match="no typo"):
-        LangGraphAgent(chain(work), state=["typo"])
-
-
-async def test_state_that_was_edited_while_the_graph_waited():
-    def ask(state: State) -> State:
-        return {"plan": [*state["plan"], interrupt("And then?")]}
-
-    first = await run(LangGraphAgent(chain(ask, checkpointer=InMemorySaver()), state="plan"), state={"plan": ["boil"]})
-    first.state["plan"].append("steep")  # what the page sends with its answer
-    second = checked(await first.resume({next(iter(first.interrupts)): "pour"}))
-    assert second.state == {"plan": ["boil", "steep", "pour"]}
-
-
-async def test_edits_of_others_are_left_alone():
-    async def work(state: State) -> State:
-        current_run().state["plan"].append("by staff")  # as if somebody had edited it meanwhile
-        return {"notes": ["n"]}
-
-    result = await run(LangGraphAgent(chain(work), state=["plan", "notes"]), state={"plan": ["boil"]})
-    assert result.state == {"plan": ["boil", "by staff"], "notes": ["n"]}
-
-
-# ---- errors ----------------------------------------------------------------------------------------------------------
-
-
-class Refused(Exception):
-    """As a provider's package has it."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(f"secret {status}")
-        self.status_code = status
-
-
-class APIConnectionError(Exception):
-    """As a provider's package has it."""
-
-
-@pytest.mark.parametrize(
-    ("raised", "code"),
-    [
-        (Refused(429), "provider_rate_limited"),
-        (Refused(503), "provider_unavailable"),
-        (Refused(401), "agent_exception"),
-        (APIConnectionError("secret"), "provider_unavailable"),
-        (ValueError("secret"), "agent_exception"),
-    ],
-    ids=["429", "503", "401", "connection", "bug"],
-)
-async def test_a_model_that_fails(raised: Exception, code: str):
-    result = await run(LangGraphAgent(chain(calling(model(Reply("half", raises=raised))))))
-    assert result.error["code"] == code and "secret" not in str(result.wire) and result.said == ["half"]
-    assert "secret" in result.failure.traceback
-
-
-@pytest.mark.parametrize(
-    ("raised", "told"),
-    [
-        (Refused(429), ("agent_exception", "The tool failed.")),
-        (AgentError("There is no order 7.", code="no_order"), ("no_order", "There is no order 7.")),
-    ],
-    ids=["bug", "told"],
-)
-async def test_a_tool_that_fails(raised: Exception, told: tuple[str, str]):
-    @tool
-    async def fail() -> str:
-        """Fail."""
-        raise raised
-
-    def agent(**options: Any) -> LangGraphAgent:
-        return LangGraphAgent(tooled(model(Reply(calls=[("fail", {})]), "I see."), fail, **options).compile())
-
-    result = await run(agent())
-    assert (result.error["code"], roles(result)[-1]) == (told[0], ("tool", told[1]))
-    handled = await run(agent(handle_tool_errors=True))  # LangGraph writes the exception into the result
-    assert roles(handled)[-2:] == [("tool", "The tool failed."), ("assistant", "I see.")]
-    assert "secret" not in str(handled.wire)
-
-
-# ---- ends ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("where", ["in mid-stream", "between nodes"])
-async def test_cancel(where: str):
-    left = asyncio.Event()
-
-    async def for_ever() -> None:
-        try:
-            await asyncio.sleep(3600)
-        finally:
-            left.set()
-
-    async def nodes(state: State) -> None:
-        await for_ever()
-
-    first = calling(model(Reply(["one ", for_ever] if where == "in mid-stream" else "one ")))
-    agent = LangGraphAgent(chain(first, nodes, checkpointer=InMemorySaver()))
-    result = await run(agent, cancel_after=0.5)
-    assert result.outcome == "cancelled" and result.said == ["one "]
-    await asyncio.wait_for(left.wait(), 30)
-    again = checked(await result.say("and?", cancel_after=0.5))
-    assert [text for role, text in roles(again)][:3] == ["hello", "one ", "and?"]
 
 
 # ---- the page's tools ------------------------------------------------------------------------------------------------
