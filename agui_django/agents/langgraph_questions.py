@@ -17,7 +17,7 @@ from agui_django.agents.sink import Answer
 from agui_django.protocol.errors import Declined
 
 Wire = dict[str, Any]
-Ask = Callable[[Interrupt[Any]], Mapping[str, Any]]
+Ask = Callable[["Interrupt[Any]"], Mapping[str, Any]]
 
 #: The entry of a checkpoint's metadata that says which turn made it.
 TURN: Final = "agui_turn"
