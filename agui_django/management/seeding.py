@@ -46,7 +46,7 @@ TOOLS: Final = ("lookup_order", "search", "refund_payment", "send_mail")
 #: A model, how often it is used, and what a million tokens cost where the site has no price; the last one has none.
 MODELS_USED: Final = (("acme-small", 12, ("0.25", "2")), ("acme-large", 5, ("3", "15")), ("acme-new", 1, None))
 FAILURES: Final = [
-    (Failure(code, "", f"{kind}: {text}", kind=kind, place=place), weight)
+    (Failure(code, "", f"{kind}: {text}" if kind else text, kind=kind, place=place), weight)
     for code, kind, place, text, weight in (
         ("agent_exception", "TimeoutError", "shop/tools.py lookup_order", "The shop did not answer in 3 seconds.", 40),
         ("agent_exception", "KeyError", "shop/agents.py refund", "'invoice'", 12),
@@ -117,7 +117,7 @@ class Story:
         day = self.now - timedelta(days=self.dice.randrange(self.days))
         hour = self.dice.choices(range(24), HOURS)[0]
         moment = day.replace(hour=hour) + timedelta(seconds=self.dice.uniform(-1800, 1800))
-        return min(moment, self.now - timedelta(seconds=self.dice.uniform(1, 7200)))
+        return moment if moment < self.now else moment - timedelta(days=1)
 
 
 class _Conversation:
