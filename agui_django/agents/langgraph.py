@@ -205,6 +205,7 @@ class LangGraphAgent:
             at = await graph.aget_state(config) if keeps else None
             start: Any = False
             if questions.goes_on(at) and at is not None:
+                stream.remember(_held(at).get(self._messages or "") or ())
                 start = questions.resume(at, self._edited(graph, at, shared.given()))
             else:
                 start = await self._start(run, graph, lanes, at, shared.given())
@@ -242,8 +243,7 @@ class LangGraphAgent:
         """The input of a turn: our messages in the place of the graph's."""
         wires = in_conversation(run._sink.messages(), lanes.private_message)
         messages = to_langchain(await with_files(run, wires))
-        values = at.values if at is not None and isinstance(at.values, Mapping) else {}
-        messages = with_known(messages, values.get(self._messages or "") or ())
+        messages = with_known(messages, _held(at).get(self._messages or "") or ())
         if self._input is not None:
             made = self._input(run, messages)
             return await made if isawaitable(made) else made
@@ -254,7 +254,7 @@ class LangGraphAgent:
 
     def _edited(self, graph: Graph, at: StateSnapshot, shared: Wire) -> Wire:
         """The shared state where it was edited while the graph waited."""
-        held = at.values if isinstance(at.values, Mapping) else {}
+        held = _held(at)
         return {
             key: _replaced(graph, key, value)
             for key, value in shared.items()
@@ -267,6 +267,11 @@ class LangGraphAgent:
             return None if isinstance(values, Mapping) or values is None else jsonable(values)
         found = self._result(values) if callable(self._result) else (values or {}).get(self._result)
         return jsonable(found)
+
+
+def _held(at: StateSnapshot | None) -> Mapping[str, Any]:
+    """The state of a checkpoint."""
+    return at.values if at is not None and isinstance(at.values, Mapping) else {}
 
 
 def _replaced(graph: Graph, key: str, value: Any) -> Any:

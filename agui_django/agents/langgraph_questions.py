@@ -11,8 +11,8 @@ from typing import Any, Final
 from langgraph.types import Command, Interrupt, StateSnapshot
 
 from agui_django.agents.context import RunContext
-from agui_django.agents.langgraph_lanes import Lanes, Path
-from agui_django.agents.langgraph_stream import jsonable
+from agui_django.agents.langgraph_lanes import Lanes
+from agui_django.agents.langgraph_stream import Origin, jsonable
 from agui_django.agents.sink import Answer
 from agui_django.protocol.errors import Declined
 
@@ -105,21 +105,24 @@ class Questions:
             raise Declined("Not approved.")
         return None
 
-    def put(self, state: StateSnapshot, lanes: Lanes, paths: Mapping[str, Path]) -> bool:
+    def put(self, state: StateSnapshot, lanes: Lanes, origins: Mapping[str, Origin]) -> bool:
         """Ask what waits; gives whether something does.
 
         Args:
             state: where the graph stands.
             lanes: its subagents: each asks its own questions.
-            paths: the namespaces of the interrupts, as far as they are known.
+            origins: where the interrupts came from, as far as that is known.
         """
         for interrupt in state.interrupts:
-            lane = lanes.at(paths.get(interrupt.id, ()))
+            origin = origins.get(interrupt.id, Origin())
+            lane = lanes.at(origin.path)
             key, number = interrupt.id, 0
             while key in lane.answers:  # older versions give all interrupts of a task one id
                 number += 1
                 key = f"{interrupt.id}:{number}"
-            lane.ask(key, **self._ask(interrupt))
+            # With the call in the question, nobody but the tool can give that its result.
+            about = {} if origin.call_id is None else {"tool_call_id": origin.call_id, "reason": "tool_call"}
+            lane.ask(key, **{**about, **self._ask(interrupt)})
         if state.next and not state.interrupts and self._breakpoints:
             nodes = ", ".join(state.next)
             self._run.ask(

@@ -6,8 +6,8 @@ the task that it belongs to.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 from ag_ui.core import BaseEvent
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
@@ -15,7 +15,7 @@ from langgraph.types import StreamMode
 from pydantic_core import to_jsonable_python
 
 from agui_django.agents.asking import plain
-from agui_django.agents.calls import FAILED, ToolCall
+from agui_django.agents.calls import FAILED
 from agui_django.agents.context import RunContext
 from agui_django.agents.items import MessageBlock, StepBlock
 from agui_django.agents.langgraph_lanes import Lanes, Path
@@ -28,6 +28,13 @@ Wire = dict[str, Any]
 MODES: Final[list[StreamMode]] = ["messages", "values", "custom", "tasks"]
 #: The name of a CUSTOM event whose value brings none.
 CUSTOM = "langgraph"
+
+
+class Origin(NamedTuple):
+    """Where an interrupt came from: a namespace, and the tool call that was being executed, if it was one."""
+
+    path: Path = ()
+    call_id: str | None = None
 
 
 class SharedState:
@@ -71,7 +78,7 @@ class GraphStream:
 
     Attributes:
         values: the last state of the graph.
-        asked: the namespaces of the interrupts that came, by id.
+        asked: where the interrupts came from, by id.
     """
 
     def __init__(
@@ -86,7 +93,7 @@ class GraphStream:
         show_errors: bool,
     ) -> None:
         self.values: Any = None
-        self.asked: dict[str, Path] = {}
+        self.asked: dict[str, Origin] = {}
         self._run = run
         self._shared = shared
         self._lanes = lanes
@@ -98,6 +105,14 @@ class GraphStream:
         self._open: dict[str, tuple[MessageBlock, str]] = {}  # by message id: the block, and the task it belongs to
         self._placed: dict[str, Path] = {}
         self._calls: dict[str, str] = {}  # the provider's call ids -> ours
+        self._executed: dict[str, str] = {}  # by task: the call that it is the execution of
+
+    def remember(self, messages: Iterable[Any]) -> None:
+        """What the graph knew when it stopped: calls that have other ids here."""
+        for message in messages:
+            ours = self._run._sink.message(str(message.id)) if isinstance(message, AIMessage) else None
+            for call, own in zip(message.tool_calls if ours else (), (ours or {}).get("toolCalls") or (), strict=False):
+                self._calls[str(call["id"])] = own["id"]
 
     async def take(self, path: Path, mode: str, data: Any) -> None:
         """One part of the stream."""
@@ -132,6 +147,9 @@ class GraphStream:
     # ---- tasks -----------------------------------------------------------------------------------------------------
 
     def _began(self, path: Path, task: Wire) -> Iterator[Awaitable[None]]:
+        call = task["input"].get("tool_call") if isinstance(task["input"], Mapping) else None
+        if isinstance(call, Mapping):  # a ToolNode that was sent one call
+            self._executed[task["id"]] = self._calls.get(str(call["id"]), str(call["id"]))
         if self._with_steps:
             step, tasks = self._steps.get((path, task["name"])) or (self._lanes.at(path).step(task["name"]), set())
             if not tasks:
@@ -144,7 +162,7 @@ class GraphStream:
         segment = f"{task['name']}:{task['id']}"
         self._close_messages("|".join((*path, segment)))
         for interrupt in task["interrupts"]:
-            self.asked.setdefault(interrupt["id"], path)  # the innermost comes first
+            self.asked.setdefault(interrupt["id"], Origin(path, self._executed.get(task["id"])))  # the innermost first
         if not task["interrupts"]:  # else the subagent goes on in a later run
             yield from self._adopted(path, task["result"])
             self._lanes.end((*path, segment))
@@ -247,11 +265,6 @@ class GraphStream:
                 self._run.log.warning("The tool %s failed: %s", call["function"]["name"], event["content"])
                 event["content"] = FAILED
         yield self._lanes.at(path).emit(event)
-
-    def call(self, id: str) -> ToolCall:
-        """A call by the id that the graph knows."""
-        own = self._calls.get(id, id)
-        return ToolCall(self._run._sink, own, "", frontend=False)
 
     # ---- custom events ---------------------------------------------------------------------------------------------
 

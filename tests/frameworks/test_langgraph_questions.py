@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import pytest
 from langchain_core.messages import AIMessage, AnyMessage
+from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
@@ -17,7 +18,8 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from agui_django.agents.langgraph import LangGraphAgent, current_run
-from tests.frameworks.langgraph_samples import State, chain, model
+from agui_django.testing.replies import Reply
+from tests.frameworks.langgraph_samples import State, chain, look, model, roles, tooled
 from tests.running import checked, run
 
 pytestmark = pytest.mark.asyncio
@@ -53,6 +55,28 @@ async def test_two_at_once_and_two_in_a_row():
     assert [each.message for each in second.interrupts.values()] == ["How many nights?"]
     third = checked(await second.resume({next(iter(second.interrupts)): 3}))
     assert third.result == ["Ritz, 3 nights", "seat True"]
+
+
+async def test_a_tool_that_asks_with_an_id_that_was_used_before():
+    """The question names the call, by the thread's own id for it, and the result finds it in the next run."""
+
+    @tool
+    def pay(amount: int) -> str:
+        """Pay."""
+        return f"paid {amount}" if interrupt("Pay?") else "not paid"
+
+    scripted = model(Reply(calls=[("pay", {"amount": 1}), ("look", {})]), "done")
+    agent = LangGraphAgent(tooled(scripted, pay, look).compile(checkpointer=InMemorySaver()))
+    result = await run(agent, "one", tools=["pay"])
+    for text in ("two", "three"):
+        ((key, question),) = result.interrupts.items()
+        calls = {call["id"]: call for each in result.wire_messages for call in each.get("toolCalls", ())}
+        assert question.reason == "tool_call" and calls[question.tool_call_id]["function"]["name"] == "pay"
+        result = checked(await result.resume({key: text == "two"}))
+        assert result.said == ["done"] and result.pending == {}
+        result = checked(await result.say(text))
+    told = [text for role, text in roles(result) if role == "tool"]
+    assert told == ["seen", "paid 1", "seen", "not paid", "seen"]
 
 
 async def test_declined_questions():
