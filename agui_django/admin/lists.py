@@ -56,7 +56,11 @@ class KeysetList(ChangeList):
         """
         if any("\0" in value for values in request.GET.lists() for value in values[1]):
             raise IncorrectLookupParameters
-        return super().get_filters(request)
+        found = super().get_filters(request)
+        for spec in found[0]:
+            # In a row above the list: beside it, they would leave too little width.
+            spec.template = "admin/agui_django/filter.html"
+        return found
 
     def get_query_string(self, new_params: Mapping[str, Any] | None = None, remove: Iterable[str] | None = None) -> str:
         """Another filter begins at the first page."""

@@ -46,7 +46,7 @@ class RunAdmin(ReadOnlyAdmin):
     ordering = ("-created_at", "-pk")
     lookups: ClassVar = ("created_at__year", "created_at__month", "created_at__day")
     list_display = (
-        "status_badge", "started", "person", "conversation", "agent", "duration", "first", "tokens", "cost", "tools",
+        "status_badge", "started", "person", "conversation", "agent", "duration", "tokens", "cost", "tools",
         "error",
     )  # fmt: skip
     list_filter = (
@@ -121,14 +121,12 @@ class RunAdmin(ReadOnlyAdmin):
         return format_html('{} <span class="agui-quiet" dir="auto">{}</span>', link, run.shown_words[:40])
 
     @admin.display(description=gettext_lazy("time"))
-    def duration(self, run: Run) -> str:
-        """How long it took."""
-        return seconds(run.duration_ms)
-
-    @admin.display(description=gettext_lazy("first event"))
-    def first(self, run: Run) -> str:
-        """How long nothing was seen."""
-        return seconds(run.first_event_ms)
+    def duration(self, run: Run) -> Any:
+        """How long it took, and how long of that nothing was seen."""
+        if run.first_event_ms is None:
+            return seconds(run.duration_ms)
+        first = _("first %(time)s") % {"time": seconds(run.first_event_ms)}
+        return format_html('{} <span class="agui-quiet">{}</span>', seconds(run.duration_ms), first)
 
     @admin.display(description=gettext_lazy("tokens"))
     def tokens(self, run: Run) -> Any:

@@ -40,3 +40,10 @@ document.addEventListener("click", (event) => {
   input.value = "";
   input.focus();
 });
+
+// A menu of choices closes when one clicks beside it, as menus do.
+document.addEventListener("click", (event) => {
+  for (const menu of document.querySelectorAll("#changelist-filter details[open]")) {
+    if (!menu.contains(event.target)) menu.open = false;
+  }
+});
