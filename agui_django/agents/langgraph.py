@@ -221,7 +221,8 @@ class LangGraphAgent:
                     async for part in each:
                         await stream.take(*(part if self._subgraphs != "hidden" else ((), *part)))
             if stream.asked or stops or start is False:
-                waits = keeps and questions.put(await graph.aget_state(config), lanes, stream.asked)
+                pending = [call.id for call in stream.pending()]
+                waits = keeps and questions.put(await graph.aget_state(config), lanes, stream.asked, pending)
                 if stream.asked and not keeps:
                     raise RuntimeError("interrupt() needs a graph with a checkpointer.")
         except BaseException as error:

@@ -5,7 +5,7 @@ Law: which of its interrupts wait for an answer the graph's checkpoint says, nev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from langgraph.types import Command, Interrupt, StateSnapshot
@@ -105,14 +105,16 @@ class Questions:
             raise Declined("Not approved.")
         return None
 
-    def put(self, state: StateSnapshot, lanes: Lanes, origins: Mapping[str, Origin]) -> bool:
+    def put(self, state: StateSnapshot, lanes: Lanes, origins: Mapping[str, Origin], pending: Sequence[str]) -> bool:
         """Ask what waits; gives whether something does.
 
         Args:
             state: where the graph stands.
             lanes: its subagents: each asks its own questions.
             origins: where the interrupts came from, as far as that is known.
+            pending: the ids of the graph's own calls without a result.
         """
+        sole = pending[0] if len(pending) == len(state.interrupts) == 1 else None
         for interrupt in state.interrupts:
             origin = origins.get(interrupt.id, Origin())
             lane = lanes.at(origin.path)
@@ -121,7 +123,8 @@ class Questions:
                 number += 1
                 key = f"{interrupt.id}:{number}"
             # With the call in the question, nobody but the tool can give that its result.
-            about = {} if origin.call_id is None else {"tool_call_id": origin.call_id, "reason": "tool_call"}
+            call_id = origin.call_id or sole
+            about = {} if call_id is None else {"tool_call_id": call_id, "reason": "tool_call"}
             lane.ask(key, **{**about, **self._ask(interrupt)})
         if state.next and not state.interrupts and self._breakpoints:
             nodes = ", ".join(state.next)

@@ -15,7 +15,7 @@ from langgraph.types import StreamMode
 from pydantic_core import to_jsonable_python
 
 from agui_django.agents.asking import plain
-from agui_django.agents.calls import FAILED
+from agui_django.agents.calls import FAILED, ToolCall
 from agui_django.agents.context import RunContext
 from agui_django.agents.items import MessageBlock, StepBlock
 from agui_django.agents.langgraph_lanes import Lanes, Path
@@ -135,14 +135,17 @@ class GraphStream:
             block.__exit__(None, None, None)
         self._open.clear()
         if error is not None:
-            for call in self._lanes.pending_calls():
-                if call.name not in self._page:
-                    call.frontend = False
-                    call.fail(error)
+            for call in self.pending():
+                call.frontend = False
+                call.fail(error)
         for step, _ in reversed(self._steps.values()):
             step.__exit__(None, None, None)
         self._steps.clear()
         self._lanes.close(error)
+
+    def pending(self) -> list[ToolCall]:
+        """The graph's own calls without a result."""
+        return [call for call in self._lanes.pending_calls() if call.name not in self._page]
 
     # ---- tasks -----------------------------------------------------------------------------------------------------
 

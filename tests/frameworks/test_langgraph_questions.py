@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 
 from agui_django.agents.langgraph import LangGraphAgent, current_run
 from agui_django.testing.replies import Reply
-from tests.frameworks.langgraph_samples import State, chain, look, model, roles, tooled
+from tests.frameworks.langgraph_samples import State, calling, chain, look, model, roles, tooled
 from tests.running import checked, run
 
 pytestmark = pytest.mark.asyncio
@@ -77,6 +77,16 @@ async def test_a_tool_that_asks_with_an_id_that_was_used_before():
         result = checked(await result.say(text))
     told = [text for role, text in roles(result) if role == "tool"]
     assert told == ["seen", "paid 1", "seen", "not paid", "seen"]
+
+
+async def test_a_review_names_the_call_that_waits():
+    def review(state: State) -> None:
+        interrupt("Let it?")
+
+    scripted = model(Reply(calls=[("look", {})]))
+    result = await run(LangGraphAgent(chain(calling(scripted), review, checkpointer=InMemorySaver())))
+    (question,) = result.interrupts.values()
+    assert (question.reason, question.tool_call_id) == ("tool_call", next(iter(result.pending)))
 
 
 async def test_declined_questions():
