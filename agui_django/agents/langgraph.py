@@ -148,6 +148,8 @@ class LangGraphAgent:
         self._state = (state,) if isinstance(state, str) else tuple(state)
         if messages in self._state:
             raise TypeError("The messages are no part of the shared state: the page would write the history.")
+        if not isinstance(graph, Pregel) and not callable(graph):
+            raise TypeError(f"{type(graph).__name__} is no compiled graph; a StateGraph has to be compiled first.")
         needed = {*self._state, *((messages,) if messages and input is None else ())}
         if isinstance(graph, Pregel) and (unknown := needed - graph.channels.keys()):
             raise TypeError(f"The graph's state has no {', '.join(sorted(unknown))}.")

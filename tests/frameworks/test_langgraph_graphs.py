@@ -248,6 +248,8 @@ async def test_capabilities():
     assert told["multiAgent"]["subagents"] == [{"name": "sub"}]
     assert LangGraphAgent(lambda run: sub).capabilities() is None
     assert LangGraphAgent.accepts(sub) and not LangGraphAgent.accepts(agent)
+    with pytest.raises(TypeError, match="compiled first"):
+        LangGraphAgent(graph)
 
 
 async def test_a_graph_for_each_run():
