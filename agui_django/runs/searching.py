@@ -13,8 +13,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.db import connections
-from django.db.models import BooleanField, F, Func, Max, Q, QuerySet, TextField, Value
+from django.db.models import (
+    BooleanField,
+    Case,
+    Exists,
+    ExpressionWrapper,
+    F,
+    Func,
+    Max,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    TextField,
+    Value,
+    When,
+)
 from django.db.models.functions import Greatest, Lower, StrIndex, Substr
+from django.db.models.lookups import GreaterThan
 from django.utils.html import escape
 
 from agui_django.models import Message, Thread
@@ -23,8 +39,11 @@ from agui_django.runs.database import database_alias, get_pool
 
 #: Characters of a query that count, and words of it that are looked for one by one.
 LONGEST, WORDS = 256, 10
-#: Matching messages that are looked at, the newest first: a word that stands everywhere costs no more than this many.
+#: Matching messages whose threads are listed, the newest first.
 NEWEST = 2_000
+#: On PostgreSQL words are common that more than so many of so many newest messages have. The index would give them all
+#: before the first of them is looked at; each thread of the page is looked into instead, where they are soon met.
+COMMON, SAMPLE = 20, 2_000
 #: Characters of a snippet, and of those how many stand before the first word that was found.
 SNIPPET, BEFORE = 200, 60
 
@@ -53,8 +72,8 @@ def search(threads: QuerySet[Thread], text: str) -> QuerySet[Thread]:
 
     The words of a query are looked for as they are, whatever their case; a phrase in quotes as a whole, and a word
     behind ``-`` must not be there. On PostgreSQL they are whole words, but for the last one, which may be the
-    beginning of one, and ``or`` stands between alternatives; elsewhere they may stand inside of others. Of very common
-    words the newest 2,000 messages are searched.
+    beginning of one, and ``or`` stands between alternatives; elsewhere they may stand inside of others. Where more than
+    2,000 messages match the newest of them count; words that are common in the latest messages are found everywhere.
 
     Args:
         threads: where to search, without slices; its order stays.
@@ -64,11 +83,20 @@ def search(threads: QuerySet[Thread], text: str) -> QuerySet[Thread]:
     if query.empty:
         return threads
     # The innermost query names the threads again: a limit must count what the caller may see.
-    within = threads.order_by().values("pk")
-    matching = query.messages(threads.db).filter(thread__in=within)
+    matching = query.messages(threads.db)
+    seen = matching.filter(thread__in=threads.order_by().values("pk"))
+    if connections[threads.db].vendor != "postgresql":
+        return threads.filter(query.title | Q(pk__in=seen.order_by("-pk").values("thread")[:NEWEST]))
     # Not by the column itself: PostgreSQL would then walk through all messages in the hope of meeting enough soon.
-    newest = matching.order_by((F("pk") + Value(0)).desc()).values("thread")[:NEWEST]
-    return threads.filter(query.title | Q(pk__in=newest))
+    listed = Q(pk__in=seen.order_by((F("pk") + Value(0)).desc()).values("thread")[:NEWEST])
+    # A value, not EXISTS, which the planner may turn round to a list of all that match.
+    own = GreaterThan(Subquery(matching.filter(thread=OuterRef("pk")).values("pk")[:1]), 0)
+    said = Case(When(query.common(threads.db), then=_is(own)), default=_is(listed), output_field=BooleanField())
+    return threads.filter(query.title | Q(said))
+
+
+def _is(condition: Any) -> Any:
+    return ExpressionWrapper(Q(condition), output_field=BooleanField())
 
 
 def snippets(threads: Collection[Thread], text: str) -> dict[int, Snippet]:
@@ -132,6 +160,14 @@ class _Query:
         if connections[alias].vendor != "postgresql":
             return rows.filter(self._contains("search_text"))
         return rows.filter(_sql("%(expressions)s", _Vector(), self._tsquery(), between=" @@ ", kind=BooleanField()))
+
+    def common(self, alias: str) -> Exists:
+        """Whether many of the newest messages match; on PostgreSQL."""
+        newest = Message.objects.using(alias).filter(superseded_by=None).order_by("-pk").values("pk")[:SAMPLE]
+        # In this form no index has it: those of the sample are looked at, one by one, until there are enough.
+        matches = _sql("(%(expressions)s) IS TRUE", _Vector(), self._tsquery(), between=" @@ ", kind=BooleanField())
+        sample = Message.objects.using(alias).filter(pk__in=newest).filter(matches)
+        return Exists(sample.order_by()[COMMON : COMMON + 1])
 
     def marked(self, text: str) -> str:
         """A text as HTML, with the words marked."""
