@@ -273,6 +273,22 @@ def test_filters_that_are_none(story: Rows, viewer: Client, query: str) -> None:
     assert viewer.get(f"{INDEX}run/?{query}").status_code == 302
 
 
+def test_costs_in_the_list_and_on_a_page(story: Rows, viewer: Client) -> None:
+    known, unknown, free = (Run.objects.get(run_id=name) for name in ("r0", "r9", "r1"))
+    Run.objects.filter(pk=known.pk).update(cost_nanos=20_000_000, priced_on=date(2026, 3, 1))
+    page = viewer.get(f"{INDEX}run/").content.decode()
+    assert page.count('<td class="field-cost">0.0200 USD</td>') == 1
+    for run, said in (
+        (known, "0.0200 USD (prices of 1 Mar 2026)"), (unknown, "<dd>not priced</dd>"), (free, "<dt>Cost</dt>"),
+    ):  # fmt: skip
+        page = viewer.get(f"{INDEX}run/{run.pk}/change/").content.decode()
+        assert (said in page) == (run != free), said
+    failed = Run.objects.get(run_id="r3")
+    page = viewer.get(f"{INDEX}run/{failed.pk}/change/").content.decode()
+    (others,) = re.findall(r'<a href="([^"]+)">others like it</a>', page)
+    assert listed(viewer, unescape(others)) == 3
+
+
 # ---- who sees what ---------------------------------------------------------------------------------------------------
 
 
