@@ -70,6 +70,38 @@ async def test_ids_are_kept_and_used_once():
     assert "u1" in second.said[0] and second.said[0].startswith("2 of")
 
 
+async def test_ids_of_what_is_streamed():
+    agent = LangGraphAgent(
+        tooled(model(Reply(["one ", "two"], calls=[("look", {})]), "done"), look).compile(),
+        result=lambda values: [each.id for each in values["messages"]],
+    )
+    result = await run(agent)
+    assert result.result == [each["id"] for each in result.wire_messages] and len(result.result) == 4
+
+
+THOUGHT, SAID = "Two and two.", {"type": "text", "text": "It is four."}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        AIMessage(SAID["text"], additional_kwargs={"reasoning_content": THOUGHT}),
+        AIMessage([{"type": "reasoning", "reasoning": THOUGHT}, SAID]),
+        AIMessage(
+            [{"type": "thinking", "thinking": THOUGHT, "signature": "s"}, SAID],
+            response_metadata={"model_provider": "anthropic"},
+        ),
+    ],
+    ids=["extra", "blocks", "thinking"],
+)
+async def test_reasoning_of_several_providers(message: AIMessage):
+    def answer(state: State) -> State:
+        return {"messages": [message.model_copy()]}
+
+    result = await run(LangGraphAgent(chain(answer)))
+    assert roles(result)[1:] == [("reasoning", THOUGHT), ("assistant", SAID["text"])]
+
+
 async def test_a_provider_that_counts_anew():
     """Calls of every turn have the ids of the first; the thread's are unique, and results and answers find them."""
     scripted = model(Reply(calls=[("look", {}), ("pick", {})]), "done")
