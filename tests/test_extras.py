@@ -44,6 +44,7 @@ from django.core.management import call_command
 call_command("migrate", verbosity=0)
 import agui_django.urls
 import agui_django.admin
+import agui_django.agents.openai_chat, agui_django.agents.provider_errors
 from agui_django.testing import run_agent
 async def echo(run):
     await run.say(run.text)

@@ -63,6 +63,8 @@ def test_third_parties_are_declared() -> None:
         extra = {"django_filters", "drf_spectacular"} if "api" in path.parts else set()  # the extra of that name
         if "client" in path.parts or path.stem.startswith("remote"):  # the extra "remote"
             extra = {"httpx", "httpcore"}
+        if path.parts[-2:] == ("testing", "fixtures.py"):  # loaded by pytest
+            extra = {"pytest", "pytest_asyncio"}
         if path.parts[-2:] == ("admin", "markdown.py"):  # the extra "admin"
             extra = {"markdown_it", "nh3"}
         assert tops <= declared | extra, f"{path}: {tops - declared}"

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from agui_django.client.exchange import retry_after
 from agui_django.protocol.errors import ProviderError
+from agui_django.protocol.headers import retry_after
 
 LIMITED: Final = "The model's provider has too much to do; try again later."
 UNAVAILABLE: Final = "The model's provider is not available."

@@ -25,10 +25,11 @@ from agui_django.agents.remote_hosts import GuardedTransport, Hosts
 from agui_django.agents.remote_input import answers_for, messages_for, thread_id_of
 from agui_django.agents.remote_stream import RemoteStream
 from agui_django.client.conversation import ALWAYS
-from agui_django.client.exchange import MAX_ERROR, PASSING, refused_by, retry_after
+from agui_django.client.exchange import MAX_ERROR, PASSING, refused_by
 from agui_django.client.older import numbers, prepare_input
 from agui_django.protocol.codec import clean, encode
 from agui_django.protocol.errors import ProtocolViolation, ProviderError
+from agui_django.protocol.headers import retry_after
 
 Wire = dict[str, Any]
 OfRun = Callable[[RunContext[Any]], Any]

@@ -18,6 +18,7 @@ from agui_django.client.older import Wire
 from agui_django.client.sse import MAX_FRAME, MAX_STREAM, EventStream, Frame
 from agui_django.protocol.codec import decode
 from agui_django.protocol.errors import InvalidJson
+from agui_django.protocol.headers import retry_after
 
 #: Bytes of an error's body that are read.
 MAX_ERROR = 64 * 1024
@@ -287,12 +288,6 @@ def refused_by(status: int, headers: Mapping[str, str], body: bytes) -> Refused:
         details={name: value for name, value in told.items() if name not in ("message", "code", "fields")},
         retry_after=retry_after(headers),
     )
-
-
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds, where the header says seconds."""
-    given = headers.get("retry-after", "").strip()
-    return float(given) if given.isascii() and given.isdigit() and len(given) < 10 else None
 
 
 def unreachable(error: Exception) -> ClientError:
