@@ -60,11 +60,14 @@ class _Book:
 
     def price(self, provider: str, model: str) -> Price | None:
         key = provider, model
-        if key not in self.found:
-            if len(self.found) > 1000:  # names come from agents
-                self.found.clear()
-            self.found[key] = self._looked_up(provider, model)
-        return self.found[key]
+        try:
+            return self.found[key]
+        except KeyError:
+            price = self._looked_up(provider, model)
+        if len(self.found) >= 1000:  # names come from agents; other threads look here meanwhile
+            self.found = {}
+        self.found[key] = price
+        return price
 
     def _looked_up(self, provider: str, model: str) -> Price | None:
         names = [f"{provider}/{model}", model] if provider else [model]
@@ -82,9 +85,10 @@ _book = _Book(None)
 def price_of(provider: str, model: str) -> Price | None:
     """A model's price: that of its very name (with the provider first), else that of the longest pattern."""
     global _book
-    if _book.written is not settings.PRICES:
-        _book = _Book(settings.PRICES)
-    return _book.price(provider, model)
+    book = _book
+    if book.written is not settings.PRICES:
+        book = _book = _Book(settings.PRICES)
+    return book.price(provider, model)
 
 
 def columns(usage: Sequence[Wire], own: OwnCosts) -> dict[str, Any]:

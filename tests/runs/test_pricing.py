@@ -12,6 +12,7 @@ import pytest
 from agui_django import checks
 from agui_django.agents.context import RunContext
 from agui_django.agents.costs import OwnCosts
+from agui_django.runs import pricing
 from agui_django.runs.pricing import columns, price_of, problems, shown, together
 from agui_django.testing import override_agent
 from tests.runs.conftest import given
@@ -109,6 +110,13 @@ def test_the_nearest_name_counts(settings: Any) -> None:
         assert (price.input / 1000 if price else None) == amount, (provider, model)
     settings.AGUI_DJANGO = {"PRICES": None}
     assert price_of("", "m") is None
+
+
+def test_many_names_take_no_memory(settings: Any) -> None:
+    settings.AGUI_DJANGO = {"PRICES": {"m*": SMALL}}
+    for number in range(2500):
+        assert price_of("", f"m{number}") is not None
+    assert len(pricing._book.found) <= 1000
 
 
 @pytest.mark.parametrize(
