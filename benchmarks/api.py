@@ -32,6 +32,7 @@ LISTS = {
     "threads, waiting": "threads?hasOpenInterrupts=true",
     "threads, failed": "threads?hasError=true",
     "threads, searched": "threads?search=parcel",
+    "threads, searched for what is rare": "threads?search=4711",
     "messages": "threads/{thread}/messages",
     "runs": "runs",
     "runs, failed": "runs?status=failed",

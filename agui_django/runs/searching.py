@@ -39,9 +39,9 @@ from agui_django.runs.database import database_alias, get_pool
 
 #: Characters of a query that count, and words of it that are looked for one by one.
 LONGEST, WORDS = 256, 10
-#: Matching messages whose threads are listed, the newest first.
+#: On PostgreSQL: matching messages whose threads are listed, the newest first.
 NEWEST = 2_000
-#: On PostgreSQL words are common that more than so many of so many newest messages have. The index would give them all
+#: There, words are common that more than so many of so many newest messages have. The index would give them all
 #: before the first of them is looked at; each thread of the page is looked into instead, where they are soon met.
 COMMON, SAMPLE = 20, 2_000
 #: Characters of a snippet, and of those how many stand before the first word that was found.
@@ -72,8 +72,8 @@ def search(threads: QuerySet[Thread], text: str) -> QuerySet[Thread]:
 
     The words of a query are looked for as they are, whatever their case; a phrase in quotes as a whole, and a word
     behind ``-`` must not be there. On PostgreSQL they are whole words, but for the last one, which may be the
-    beginning of one, and ``or`` stands between alternatives; elsewhere they may stand inside of others. Where more than
-    2,000 messages match the newest of them count; words that are common in the latest messages are found everywhere.
+    beginning of one, and ``or`` stands between alternatives; elsewhere they may stand inside of others. On PostgreSQL,
+    where more than 2,000 messages match, the newest of them count, unless the words are common in the latest messages.
 
     Args:
         threads: where to search, without slices; its order stays.
@@ -82,15 +82,15 @@ def search(threads: QuerySet[Thread], text: str) -> QuerySet[Thread]:
     query = _Query(text)
     if query.empty:
         return threads
-    # The innermost query names the threads again: a limit must count what the caller may see.
     matching = query.messages(threads.db)
-    seen = matching.filter(thread__in=threads.order_by().values("pk"))
-    if connections[threads.db].vendor != "postgresql":
-        return threads.filter(query.title | Q(pk__in=seen.order_by("-pk").values("thread")[:NEWEST]))
-    # Not by the column itself: PostgreSQL would then walk through all messages in the hope of meeting enough soon.
-    listed = Q(pk__in=seen.order_by((F("pk") + Value(0)).desc()).values("thread")[:NEWEST])
-    # A value, not EXISTS, which the planner may turn round to a list of all that match.
+    # A value, not EXISTS, which PostgreSQL may turn round to a list of all that match.
     own = GreaterThan(Subquery(matching.filter(thread=OuterRef("pk")).values("pk")[:1]), 0)
+    if connections[threads.db].vendor != "postgresql":  # no index: what is common is met soon, what is rare is read for
+        return threads.filter(query.title | Q(own))
+    # It names the threads again: a limit must count what the caller may see. And not by the column itself: PostgreSQL
+    # would then walk through all messages in the hope of meeting enough soon.
+    seen = matching.filter(thread__in=threads.order_by().values("pk"))
+    listed = Q(pk__in=seen.order_by((F("pk") + Value(0)).desc()).values("thread")[:NEWEST])
     said = Case(When(query.common(threads.db), then=_is(own)), default=_is(listed), output_field=BooleanField())
     return threads.filter(query.title | Q(said))
 
