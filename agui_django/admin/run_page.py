@@ -1,22 +1,19 @@
-"""A run's page: one sentence, the timeline, the conversation, what changed, and last what is raw. And its live stream.
+"""A run's page: one sentence, the timeline, the conversation, what changed, and last what is raw.
 
 Law: no page reads a whole log; a value that is large is cut and says so; all that was written by somebody goes through
-the viewer's `Redactor`, the stream's events, too.
+the viewer's `Redactor`.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
 from django.contrib.admin import AdminSite
-from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
-from django.core.handlers.asgi import ASGIRequest
 from django.db.models.functions import Left, Length
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, render
 from django.utils.formats import date_format
 from django.utils.translation import gettext as _
@@ -29,7 +26,6 @@ from agui_django.admin.downloads import NDJSON, RASTER, SAFE, event_lines, file_
 from agui_django.admin.lists import log, people, redactor
 from agui_django.admin.markdown import CUT
 from agui_django.admin.neighbours import FILTERS
-from agui_django.admin.rights import Redactor
 from agui_django.admin.statuses import badge, seconds
 from agui_django.admin.timeline import timeline
 from agui_django.models import Attachment, Interrupt, Message, Run, StateVersion
@@ -38,8 +34,8 @@ from agui_django.protocol.errors import CursorGone, InvalidInput
 from agui_django.protocol.events import EVENTS
 from agui_django.runs.database import database_alias, get_pool
 from agui_django.runs.pricing import shown
-from agui_django.runs.stream import Entry, Follow, read_entries
-from agui_django.transports import requests, sse
+from agui_django.runs.stream import Entry, read_entries
+from agui_django.transports import requests
 
 #: Events of a page, and how many rows of a log are looked through for one type.
 EVENTS_SHOWN, LOOKED = 200, 20_000
@@ -47,8 +43,6 @@ EVENTS_SHOWN, LOOKED = 200, 20_000
 PARTS = ("input", "outcome", "result", "usage", "extra")
 #: Characters of a log that are looked through for one page.
 CHARACTERS = 16 * 1024 * 1024
-#: Seconds after which a stream asks again whether its viewer may still watch.
-AGAIN = 30.0
 
 
 def page(site: AdminSite, request: HttpRequest, key: str, beside: Callable[[Run], dict[str, str]]) -> HttpResponse:
@@ -249,61 +243,3 @@ def file(request: HttpRequest, file: UUID) -> HttpResponseBase:
     kind = row.media_type if shown else "application/octet-stream"
     response: HttpResponseBase = streamed(request, parts, kind, row.title or "file", save=not shown)
     return response
-
-
-# ---- live -----------------------------------------------------------------------------------------------------------
-
-
-async def live(request: HttpRequest, run: UUID) -> HttpResponseBase:
-    """The run's events as they come, as far as its viewer may read them."""
-    if not isinstance(request, ASGIRequest):
-        return HttpResponse(status=503)
-    try:
-        after = requests.cursor_of(request)
-    except InvalidInput:
-        return HttpResponse(status=400)
-    user: Any = request.user
-    body: Any = sse.Body(Watched(Follow(run, after), user.pk, Redactor(user)))
-    return StreamingHttpResponse(body, content_type="text/event-stream", headers=sse.HEADERS)
-
-
-class Watched:
-    """A run's batches for one viewer of the admin; they end when the viewer may not watch any more.
-
-    Args:
-        source: the run.
-        user: the viewer's key.
-        hide: the viewer's redactor.
-    """
-
-    def __init__(self, source: Follow, user: Any, hide: Redactor) -> None:
-        """The viewer was asked just now."""
-        self._source, self._user, self._hide = source, user, hide
-        self._asked = time.monotonic()
-
-    def __aiter__(self) -> Watched:
-        """Batches are taken once."""
-        return self
-
-    async def __anext__(self) -> Sequence[Entry]:
-        """The next batch."""
-        batch = await anext(self._source)
-        if time.monotonic() - self._asked >= AGAIN:
-            hide = await get_pool().read(_still, self._user)
-            if hide is None:
-                self.close()
-                raise StopAsyncIteration
-            self._hide, self._asked = hide, time.monotonic()
-        return batch if self._hide.content else [(seq, self._hide.event(text), plain) for seq, text, plain in batch]
-
-    def close(self) -> None:
-        """The viewer has gone."""
-        self._source.close()
-
-
-def _still(key: Any) -> Redactor | None:
-    """What a viewer may read by now; None where they may not watch. In a database thread."""
-    user: Any = get_user_model()._default_manager.filter(pk=key, is_active=True).first()
-    if user is None or not user.is_staff or not user.has_perm("agui_django.view_run"):
-        return None
-    return Redactor(user)

@@ -20,6 +20,7 @@ from agui_django.admin import dashboard, dashboard_filters, filters, guard, righ
 from agui_django.admin.clock import in_zone, moment, switch
 from agui_django.admin.exports import exporting
 from agui_django.admin.lists import ReadOnlyAdmin, log, people, redactor, uuids
+from agui_django.admin.live import live
 from agui_django.admin.neighbours import FILTERS, neighbours
 from agui_django.admin.reviews import reviewing
 from agui_django.admin.search import reading
@@ -227,7 +228,7 @@ class RunAdmin(ReadOnlyAdmin):
             path("export/", guard.page(site, exporting(self), VIEW, rights.EXPORT), name="agui_django_run_export"),
             path("zone/", guard.page(site, switch), name="agui_django_run_zone"),
             path("status/", guard.page(site, self.status_view, VIEW), name="agui_django_run_status"),
-            path("<uuid:run>/live/", guard.live(site, run_page.live, VIEW), name="agui_django_run_live"),
+            path("<uuid:run>/live/", guard.live(site, live, VIEW), name="agui_django_run_live"),
             path("<uuid:run>/events/", guard.page(site, run_page.events(site), VIEW), name="agui_django_run_events"),
             path(
                 "<uuid:run>/<slug:name>.txt",

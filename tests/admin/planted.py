@@ -127,7 +127,10 @@ class Planted:
         Feedback.objects.create(thread=rows.thread, message=self.message, user=owner, rating=1, text=plant("feedback"))
         self.interrupt = rows.interrupt(
             run, message=plant("question"), tool_call_id="c1", metadata=encode({"a": plant("q-metadata")}),
-            response_schema=encode({"type": "object", "properties": {plant("q-key"): {"title": plant("q-title")}}}),
+            response_schema=encode({"type": "object", "properties": {
+                plant("q-key"): {"title": plant("q-title")},
+                "tags": {"type": "array", "items": {"type": "string"}, "default": ["<b>"]},
+            }}),
             draft=encode({"payload": plant("draft")}),
         )  # fmt: skip
         self.answered = rows.interrupt(run, "i2", status="resolved", response=encode({"payload": plant("answer")}),

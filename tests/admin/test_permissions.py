@@ -15,7 +15,7 @@ from django.contrib.auth.models import Permission
 from django.test import AsyncClient, Client
 from django.urls import URLPattern
 
-from agui_django.admin import run_page
+from agui_django.admin import live
 from agui_django.admin.markdown import Words, raw, tree
 from agui_django.admin.rights import Redactor
 from agui_django.models import Interrupt, Run, RunEvents, Thread
@@ -124,15 +124,15 @@ def test_the_live_stream(ada: Any, grant: Callable[..., Any]) -> None:
 def test_the_live_stream_ends_with_the_permission(
     ada: Any, grant: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_page, "AGAIN", 0.0)
+    monkeypatch.setattr(live, "AGAIN", 0.0)
     planted = Planted(ada, lambda name: f"SECRET-{name}")
     user = grant("view_run", "view_content")
 
     async def watch() -> list[list[int]]:
-        watched = run_page.Watched(Follow(planted.run.pk), user.pk, await sync_to_async(Redactor)(user))
+        watched = live.Watched(Follow(planted.run.pk), user.pk, await sync_to_async(Redactor)(user))
         seen = [[len(text) for _seq, text, _plain in await anext(watched)]]
         await sync_to_async(user.user_permissions.clear)()
-        again = run_page.Watched(Follow(planted.run.pk), user.pk, watched._hide)
+        again = live.Watched(Follow(planted.run.pk), user.pk, watched._hide)
         seen += [[len(text) for _seq, text, _plain in batch] async for batch in again]
         return seen
 

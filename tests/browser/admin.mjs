@@ -227,9 +227,16 @@ const stories = {
     const printed = execFileSync(program, rest, { cwd: "../..", encoding: "utf8" });
     for (const path of JSON.parse(printed.trim().split("\n").at(-1))) {
       await staff.goto(new URL(path, address).href);
+      if (await staff.locator(".agui-rows").count()) told.question = path;
       await staff.evaluate(() => document.querySelectorAll("details").forEach((each) => (each.open = true)));
       assert.equal(await staff.locator("a[href^='javascript:'], a[href^='data:'], [onerror], [onload], [onclick]").count(), 0, path);
     }
+    // A list grows without a request.
+    await staff.goto(new URL(told.question, address).href);
+    const rows = staff.locator(".agui-rows input");
+    assert.equal(await rows.count(), 1);
+    await staff.getByRole("button", { name: "Add a row" }).click();
+    assert.deepEqual(await rows.evaluateAll((all) => all.map((each) => [each.value, each.getAttribute("aria-label")])), [["<b>", null], ["", "tags 2"]]);
     await user.goto(`${address}api/agui/docs`);
     await user.getByRole("heading", { name: "REST API" }).or(user.locator("h1")).first().waitFor();
   },

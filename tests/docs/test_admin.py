@@ -19,7 +19,16 @@ def test_the_permissions_exist() -> None:
     named = set(re.findall(r"`([a-z]+_?[a-z]*)`", table))
     known = set(Permission.objects.filter(content_type__app_label="agui_django").values_list("codename", flat=True))
     assert named <= known
-    own = {"view_content", "view_traceback", "cancel_run", "answer_interrupt", "edit_state", "export", "prune"}
+    own = {
+        "view_content",
+        "view_traceback",
+        "cancel_run",
+        "answer_interrupt",
+        "edit_state",
+        "export",
+        "prune",
+        "review_run",
+    }
     assert own <= named
 
 

@@ -35,7 +35,8 @@ document.addEventListener("click", (event) => {
   const input = row.firstElementChild;
   const number = rows.children.length;
   input.id = input.id.replace(/\d+$/, number);
-  input.setAttribute("aria-label", `${rows.closest(".agui-field")?.querySelector("label")?.textContent ?? ""} ${number + 1}`);
+  const label = rows.closest(".agui-field")?.querySelector("label")?.textContent.replace(/:$/, "") ?? "";
+  input.setAttribute("aria-label", `${label} ${number + 1}`);
   rows.append(row);
   input.value = "";
   input.focus();
