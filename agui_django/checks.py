@@ -1,6 +1,6 @@
 """System checks: what would otherwise show as a 500, a buffered stream or a lost run. Each comes with a hint.
 
-E001 to E005, E010, E011 and E013 settings, E006 to E009 agents, E012 packages, W001 to W005 how the site is set up.
+E001 to E005, E010, E011, E013, E014 settings, E006 to E009 agents, E012 packages, W001 to W005 how the site is set up.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import sys
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from importlib import import_module
 from types import NoneType, UnionType
@@ -18,6 +18,7 @@ from django.apps import apps
 from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Error, Warning, register
 from django.db import connections, router
+from django.urls import get_resolver
 from django.utils.module_loading import import_string
 
 from agui_django.conf import KEYS, NAME, UNSET, Defaults, user_settings
@@ -220,6 +221,41 @@ def check_api(**_: Any) -> list[CheckMessage]:
 
 
 @register("agui_django")
+def check_copilotkit(**_: Any) -> list[CheckMessage]:
+    """The agent that answers as CopilotKit's ``default`` is there, whether a setting or a mount names it."""
+    from agui_django.agents import registry
+    from agui_django.transports.copilotkit.calls import Mount
+
+    try:
+        known = [entry.name for entry in registry.all_agents()]
+    except Exception:
+        return []  # told by check_agents
+    named = {f"{NAME}['COPILOTKIT_DEFAULT_AGENT']": user_settings().get("COPILOTKIT_DEFAULT_AGENT")}
+    try:
+        patterns = list(_patterns(get_resolver().url_patterns))
+    except Exception:
+        patterns = []  # told by Django's own checks
+    for pattern in patterns:
+        mount = getattr(pattern, "default_args", {}).get("mount")
+        if isinstance(mount, Mount):
+            named[f"copilotkit_urls(default_agent={mount.default_agent!r})"] = mount.default_agent
+    return [
+        Error(
+            f"{where}: there is no agent {name!r}.",
+            hint=_near(name, known, "Registered agents") + " CopilotKit's pages break without a default agent.",
+            id="agui_django.E014",
+        )
+        for where, name in named.items()
+        if isinstance(name, str) and name not in known
+    ]
+
+
+def _patterns(found: Sequence[Any]) -> Iterator[Any]:
+    for each in found:
+        yield from _patterns(each.url_patterns) if hasattr(each, "url_patterns") else [each]
+
+
+@register("agui_django")
 def check_server(**_: Any) -> list[CheckMessage]:
     """The site can be served by an ASGI server."""
     if getattr(django_settings, "ASGI_APPLICATION", None):
@@ -299,9 +335,14 @@ def check_storage_place(**_: Any) -> list[CheckMessage]:
 def _unknown_keys(written: Mapping[str, Any]) -> Iterator[CheckMessage]:
     for key in written:
         if key not in KEYS:
-            near = difflib.get_close_matches(str(key).upper(), KEYS, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"Known keys: {', '.join(sorted(KEYS))}."
+            hint = _near(str(key).upper(), KEYS, "Known keys")
             yield Error(f"{NAME} has no setting {key!r}.", hint=hint, id="agui_django.E002")
+
+
+def _near(name: str, known: Collection[str], what: str) -> str:
+    """A hint for a name that is not known."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"Did you mean {near[0]!r}?" if near else f"{what}: {', '.join(sorted(known)) or 'none'}."
 
 
 def _misfit(wanted: Any, value: Any) -> str:

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import typing_extensions
 from django.core.checks import run_checks
+from django.urls import include, path
 
 from agui_django import checks
 from agui_django.agents import registry
 from agui_django.agents.registry import AgentEntry, AgentOptions, Conflict
+from agui_django.copilotkit import copilotkit_urls
 
 Found = Callable[[], list[tuple[str, str]]]
 
@@ -271,3 +273,28 @@ def test_a_runner_is_a_runner(path: str, settings: Any) -> None:
         f"AGUI_DJANGO['RUNNER']: {path!r} is not a subclass of agui_django.runs.runners.Runner.",
     )
     assert checks.check_runner() == []
+
+
+@pytest.mark.parametrize(
+    ("named", "hint"),
+    [("ecko", "Did you mean 'echo'?"), ("something else", "Registered agents: "), ("default", "Registered agents: ")],
+)
+def test_copilotkits_default_agent_is_there(named: str, hint: str, found: Found, settings: Any) -> None:
+    settings.AGUI_DJANGO = {**settings.AGUI_DJANGO, "COPILOTKIT_DEFAULT_AGENT": named}
+    assert found() == [("agui_django.E014", f"AGUI_DJANGO['COPILOTKIT_DEFAULT_AGENT']: there is no agent {named!r}.")]
+    [message] = checks.check_copilotkit()
+    assert str(message.hint).startswith(hint)
+
+
+def test_the_default_agent_of_every_mount_is_there(
+    found: Found, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls = types.ModuleType("mounted_urls")
+    patterns = [
+        *copilotkit_urls("one", default_agent="plan"),
+        path("in/", include(copilotkit_urls("two", default_agent="x"))),
+    ]
+    monkeypatch.setattr(urls, "urlpatterns", patterns, raising=False)
+    monkeypatch.setitem(sys.modules, "mounted_urls", urls)
+    settings.ROOT_URLCONF = "mounted_urls"
+    assert found() == [("agui_django.E014", "copilotkit_urls(default_agent='x'): there is no agent 'x'.")]

@@ -31,7 +31,7 @@ _THREADS = {"list": True, "inspect": True, "mutations": True, "realtimeMetadata"
 async def info(call: Call) -> HttpResponseBase:
     """What there is: the agents that the caller may run, and which of the protocol's parts are served."""
     entries = {entry.name: entry for entry in await starts.runnable(call.request)}
-    alias = await call.mount.agent(DEFAULT)
+    alias = call.mount.alias() or DEFAULT  # the agents' modules are loaded by now: no database thread is needed
     if alias in entries:
         entries = {DEFAULT: entries[alias], **entries}
     found: dict[str, Any] = {
