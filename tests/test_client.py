@@ -164,16 +164,26 @@ def test_cancel(server: LiveServer, headers: dict[str, str]) -> None:
         assert run.cancel()  # again is no error
 
 
+def head(server: LiveServer, headers: dict[str, str]) -> int:
+    """How long the head of an answer is: a connection that ends in it is one that gave none."""
+    body = {"threadId": "of the head", "runId": "r", "tools": [], "context": [], "messages": [], "forwardedProps": {}}
+    with httpx.stream("POST", address(server, "desk"), headers=headers, json=body) as response:
+        assert response.status_code == 200
+        lines = sum(len(name) + len(value) + len(": \r\n") for name, value in response.headers.raw)
+        return len("HTTP/1.1 200 OK\r\n") + lines + len("\r\n")
+
+
 def test_every_cut(server: LiveServer, headers: dict[str, str]) -> None:
     """Cut behind any number of bytes, again and again: no event is lost, none comes twice."""
     with override_agent("desk", desk), CuttingProxy([server.socket.getsockname()[1]]) as proxy:
         with Client(f"http://127.0.0.1:{proxy.port}/agui/agents/desk", headers=headers) as whole:
             before = list(whole.run("hello"))
         types = [event["type"] for event in before]
+        behind = head(server, headers)
         # From the first byte behind the head to the end, in steps that meet frames at every place.
-        for start in range(500, 2600, 197):
+        for start in range(behind + 80, behind + 2200, 197):
             with Client(f"http://127.0.0.1:{proxy.port}/agui/agents/desk", headers=headers) as client:
-                proxy.cuts = [start, 400, 431, 600]
+                proxy.cuts = [start, behind, behind + 31, behind + 200]
                 run = client.run("hello")
                 got = list(run)
                 assert [event["type"] for event in got] == types, start
@@ -230,9 +240,10 @@ async def test_async(server: LiveServer, headers: dict[str, str]) -> None:
 @pytest.mark.asyncio
 async def test_async_cut(server: LiveServer, headers: dict[str, str]) -> None:
     with override_agent("desk", desk), CuttingProxy([server.socket.getsockname()[1]]) as proxy:
-        for start in (500, 900, 1300):
+        behind = await asyncio.to_thread(head, server, headers)
+        for start in (behind + 80, behind + 480, behind + 880):
             async with AsyncClient(f"http://127.0.0.1:{proxy.port}/agui/agents/desk", headers=headers) as client:
-                proxy.cuts = [start, 500]
+                proxy.cuts = [start, behind + 80]
                 run = client.run("hello")
                 types = [event["type"] async for event in run]
                 assert types.count("RUN_STARTED") == types.count("RUN_FINISHED") == 1
