@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from agui_django.agents.registry import get_agent
 from agui_django.models import Interrupt, Message, Thread
 from agui_django.protocol.codec import decode
+from agui_django.protocol.errors import NotFound
 from agui_django.runs.ledger import Ledger
 from agui_django.runs.setup import Wire
 
@@ -27,8 +29,9 @@ def not_the_pages(
 
     Returns:
         Call ids: of calls that people were asked about, and of calls to what was no tool of the page when they were
-        made. Calls that the agent itself made in so many words have an id of their turn; they are the agent's to judge.
-        So are those of messages that no run of ours has made.
+        made, or is one that the agent declares as its own: whoever declares its name gets no say. Calls that the agent
+        itself made in so many words have an id of their turn; they are the agent's to judge. So are those of messages
+        that no run of ours has made.
     """
     brought = {each["toolCallId"] for each in messages if each["role"] == "tool" and each["id"] not in ledger.orders}
     wanted = brought & ledger.calls.keys()
@@ -39,11 +42,21 @@ def not_the_pages(
     names = {call["id"]: call["function"]["name"] for each in stored for call in each.get("toolCalls") or ()}
     rows = Message.objects.using(alias).filter(thread=thread, superseded_by=None, run__isnull=False)
     makers = rows.filter(message_id__in={ledger.calls[call] for call in wanted})
-    for maker, turn, text in makers.values_list("message_id", "run__turn", "run__input"):
-        tools = {tool["name"] for tool in decode(text).get("tools") or ()}
+    for maker, turn, agent, text in makers.values_list("message_id", "run__turn", "run__agent", "run__input"):
+        tools = {tool["name"] for tool in decode(text).get("tools") or ()} - _own_tools(agent)
         found |= {
             call
             for call in wanted
             if ledger.calls[call] == maker and names.get(call) not in tools and not call.startswith(f"{turn}:")
         }
     return found
+
+
+def _own_tools(agent: str) -> set[str]:
+    """The tools that an agent declares in its capabilities."""
+    try:
+        declared = get_agent(agent).capabilities
+    except NotFound:
+        return set()
+    tools = declared.tools.items if declared is not None and declared.tools is not None else None
+    return {tool.name for tool in tools or ()}
