@@ -273,6 +273,8 @@ class Run(models.Model):
                 name="agui_run_errors",
                 condition=~Q(error_fingerprint=""),
             ),
+            # The list of what failed, in any window; the few that did are few to write.
+            models.Index(fields=["-created_at"], name="agui_run_failed", condition=Q(status="failed")),
             models.Index(fields=["-created_at"], name="agui_run_reviewed", condition=Q(reviewed_at__isnull=False)),
             models.Index(fields=["reviewed_by"], name="agui_run_reviewer", condition=Q(reviewed_by__isnull=False)),
         ]

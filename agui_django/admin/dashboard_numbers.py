@@ -136,7 +136,7 @@ class SameErrors:
 
 def errors(span: Span) -> list[SameErrors]:
     """The errors that were met most often. Three statements."""
-    failed = span.bucketed().exclude(error_fingerprint="")
+    failed = span.bucketed().filter(status=Run.Status.FAILED).exclude(error_fingerprint="")
     grouped = failed.values("error_fingerprint").annotate(
         count=Count("pk"), people=Count("user", distinct=True), first=Min("created_at"), last=Max("created_at")
     )
@@ -153,7 +153,7 @@ def errors(span: Span) -> list[SameErrors]:
     for each in found.values():
         latest |= Q(error_fingerprint=each.fingerprint, created_at=each.last)
     columns = ("error_fingerprint", "error_code", "error_place", "error_text", "agent")
-    for run in span.rows().exclude(error_fingerprint="").filter(latest).only(*columns):
+    for run in span.rows().filter(latest, status=Run.Status.FAILED).only(*columns):
         found[run.error_fingerprint].example = run
     return list(found.values())
 
