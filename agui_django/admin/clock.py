@@ -5,8 +5,6 @@ Law: what is shown, filtered and exported for a request is in one zone, whose na
 
 from __future__ import annotations
 
-import functools
-import zoneinfo
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
@@ -21,7 +19,7 @@ from django.utils.html import format_html
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.safestring import SafeString
 
-from agui_django.admin.zones import COOKIE, viewer_zone
+from agui_django.admin.zones import COOKIE, known, viewer_zone
 
 Answer = TypeVar("Answer")
 
@@ -65,11 +63,6 @@ def choices(request: HttpRequest) -> dict[str, Any]:
     }
 
 
-@functools.cache
-def _known() -> frozenset[str]:
-    return frozenset(zoneinfo.available_timezones())
-
-
 def switch(request: HttpRequest) -> HttpResponse:
     """Keep the viewer's choice: ``zone`` is the name of one, empty: the site's; then back to where they were."""
     home = reverse("admin:index")
@@ -77,7 +70,7 @@ def switch(request: HttpRequest) -> HttpResponse:
     hosts = {request.get_host()}
     response = redirect(to if url_has_allowed_host_and_scheme(to, hosts, request.is_secure()) else home)
     name = request.POST.get("zone", "")
-    if request.method == "POST" and name in _known():
+    if request.method == "POST" and name in known():
         response.set_cookie(
             COOKIE, name, YEAR, path=home, secure=request.is_secure(), httponly=True, samesite="Lax"
         )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import zoneinfo
 from datetime import tzinfo
 from typing import Final
@@ -16,9 +17,10 @@ COOKIE: Final = "agui_zone"
 def viewer_zone(request: HttpRequest) -> tzinfo:
     """The viewer's time zone: the cookie's, else the site's; a name that is none is as no cookie."""
     name = request.COOKIES.get(COOKIE, "")
-    if name:
-        try:
-            return zoneinfo.ZoneInfo(name)
-        except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
-            pass
-    return timezone.get_default_timezone()
+    return zoneinfo.ZoneInfo(name) if name in known() else timezone.get_default_timezone()
+
+
+@functools.cache
+def known() -> frozenset[str]:
+    """The names of time zones that databases know, too: not the machine's own one, nor those with leap seconds."""
+    return frozenset(zoneinfo.available_timezones() - {"localtime", "Factory"})
