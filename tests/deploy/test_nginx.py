@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
@@ -190,6 +191,28 @@ def test_bodies_have_the_sites_limit_and_its_words(proxied: Proxied) -> None:
         answer = http.post("/agui/agents/echo", json=too_large)
         assert answer.status_code == 413
         assert answer.json()["error"]["code"] == "body_too_large"
+
+
+def test_copilotkit(proxied: Proxied) -> None:
+    """Its streams come at once, 20 MB files get through, and its own address is not redirected."""
+    with proxied.client() as http:
+        for url in ("/copilotkit", "/copilotkit/"):
+            assert "echo" in http.post(url, json={"method": "info"}).json()["agents"]
+        with http.stream("POST", "/copilotkit/agent/echo/run", json=sse.body("kit", LONG)) as response:
+            frames = sse.frames(response)
+            seen = [next(frames) for _ in range(10)]
+            assert stored_status(proxied, "kit") == "running"
+            seen += list(frames)
+        assert [event["type"] for _, event in seen][-1] == "RUN_FINISHED"
+        source = {
+            "type": "data",
+            "value": base64.b64encode(bytes(20 * 1024 * 1024)).decode(),
+            "mimeType": "application/pdf",
+        }
+        large = sse.body("kit-large", "")
+        large["messages"][0]["content"] = [{"type": "document", "source": source}, {"type": "text", "text": "Keep it"}]
+        assert http.post("/copilotkit/agent/echo/run", json=large).status_code == 200
+        assert "/attachments/" in str(proxied.servers[0].stored("kit-large")["messages"][0])
 
 
 def test_static_files_and_the_redirect(proxied: Proxied) -> None:

@@ -42,7 +42,10 @@ def test_the_settings(names: Any) -> None:
     with override_settings(AGUI_DJANGO=names["AGUI_DJANGO"]):
         assert names["urlpatterns"][0].default_args["mount"].licence == "unknown"
     assert set(re.findall(r"`([A-Z]{4,}_?[A-Z_]*)`", PAGE)) - conf.KEYS <= {
+        "CORS_ALLOW_CREDENTIALS",
         "CORS_ALLOW_HEADERS",
+        "CSRF_COOKIE_DOMAIN",
+        "CSRF_TRUSTED_ORIGINS",
         "CUSTOM",
         "RUN_FINISHED",
     }
