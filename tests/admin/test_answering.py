@@ -51,7 +51,7 @@ def said(row: Interrupt) -> list[str]:
 def test_an_answer_resumes_the_run(asked: Interrupt, clerk: Client) -> None:
     page = clerk.get(INBOX).content.decode()
     assert "Refund 40 € for order 7 (Blue teapot)?" in page
-    assert "1 in all" in page
+    assert "1 in all" in page and "1 question waits" in page
     page = clerk.get(page_of(asked)).content.decode()
     for words in ("Approve the refund", "Amount in €", "damaged", "Note to the customer", "Refund 40"):
         assert words in page, words
@@ -67,6 +67,7 @@ def test_an_answer_resumes_the_run(asked: Interrupt, clerk: Client) -> None:
     assert asked.answered_by.username == "kim"  # type: ignore[union-attr]
     (entry,) = LogEntry.objects.all()
     assert (entry.object_id, entry.change_message) == (str(asked.pk), "Answered.")
+    assert "agui-badge" not in clerk.get(INBOX).content.decode()
     # A second answer finds nothing to answer.
     assert clerk.post(page_of(asked), fields).status_code == 403
 
