@@ -31,6 +31,7 @@ Tool = Callable[..., Any]
 #: What concerns the run, and no model can do anything about.
 _RAISED = (OnceUnknown, ProtocolViolation, RunClosed, LogLimit, AgentFlood)
 NOT_PERMITTED = "Not permitted."
+TAKEN = "A tool of the page has the same name: this one was not called."
 
 
 class Dispatches:
@@ -45,7 +46,8 @@ class Dispatches:
         First those of ours that need no approval are carried out. Then, if calls wait for the page, the run ends here,
         and the page's answers begin the next one. Then everything that needs an approval is asked for at once; the
         answers bring the run back here, and what was allowed is carried out. What fails, is declined or is unknown gets
-        a failed result for the model to read; of a bug it reads a reference, which the log has, too.
+        a failed result for the model to read; of a bug it reads a reference, which the log has, too. So does a call of
+        ours that would have to wait while the page has a tool of the same name.
 
         Args:
             tools: the functions that may be called, by their names.
@@ -119,6 +121,9 @@ class _Dispatch:
     def approved(self) -> Iterator[tuple[ToolCall, Execution]]:
         """What people have decided on; leaves the agent's function where they have not."""
         if self._page:
+            for call, _ in self._held:
+                if self._claimed(call):
+                    call.result(TAKEN, failed=True)
             # Tools that asked are called again when the page has answered, and ask again.
             self._sink.call(self._sink.withdraw, self._asked)
             self._sink.call(self._sink.suspend)
@@ -126,6 +131,10 @@ class _Dispatch:
         if any(question is not None and not question.answered for question in questions):
             self._sink.call(self._sink.suspend)
         yield from self._held
+
+    def _claimed(self, call: ToolCall) -> bool:
+        """Whether the page has a tool of this name, too: while a call of ours waits, it could give that its result."""
+        return call.name in self._sink.tool_names
 
     def end(self) -> None:
         """Leave the agent's function, where a tool has asked."""
@@ -140,8 +149,13 @@ class _Dispatch:
             yield
         except BaseException as error:
             if suspends(error):
+                asked = self._sink.call(self._sink.asked) - before
+                if self._claimed(call):
+                    self._sink.call(self._sink.withdraw, asked)
+                    call.result(TAKEN, failed=True)
+                    return
                 self._suspended = True
-                self._asked |= self._sink.call(self._sink.asked) - before
+                self._asked |= asked
             elif not isinstance(error, Exception) or _concerns_the_run(error):
                 call.fail(error)
                 raise

@@ -305,3 +305,13 @@ async def test_ids_that_a_provider_uses_again_name_other_calls():
     done.clear()
     await first.say("and again")
     assert len(done) == 4
+
+
+@both
+async def test_a_call_of_ours_does_not_wait_where_a_page_has_that_name(make: Any):
+    calls: Turn = [("refund", {"amount": 1}), ("ask_back", {"what": "size"}), ("pick", {}), ("find", {"order_id": 1})]
+    result = await run(make(calls), tools=["pick", "refund", "ask_back", "find"])
+    taken = "A tool of the page has the same name: this one was not called."
+    assert results(result) == {"c0.0": taken, "c0.1": taken, "c0.3": '{"total":10}'}
+    assert result.terminal["outcome"] == {"type": "success", "pendingToolCallIds": ["c0.2"]}
+    assert done == [("asks", "size"), ("find", 1)]
