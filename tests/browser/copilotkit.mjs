@@ -211,6 +211,8 @@ const SCENARIOS = {
 
     await another(page);
     await ask("My cup");
+    await page.locator(at("copilot-regenerate-button")).last().click(); // not while a question is open
+    assert.equal((await answers(page)).filter(Boolean).length, 1);
     await reload(page);
     await page.locator(at("question")).waitFor();
     await page.getByRole("button", { name: "Approve" }).click();

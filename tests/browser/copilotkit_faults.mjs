@@ -41,6 +41,7 @@ export const FAULTS = {
     await anotherServer();
     await idle(page);
     await notice(page).waitFor();
+    assert.match(await notice(page).innerText(), /^The connection to the server is lost/);
     const text = (await last.innerText()).trim();
     await shoot(page, "killed");
 

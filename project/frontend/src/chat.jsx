@@ -10,7 +10,8 @@ function useAgain(agentId) {
     onRegenerate: ({ id }) => {
       const before = agent.messages.slice(0, agent.messages.findIndex((message) => message.id === id));
       const asked = before.findLastIndex(({ role }) => role === "user");
-      if (agent.isRunning || asked < 0) return;
+      // While a question is open, CopilotKit's client starts nothing but the answer.
+      if (agent.isRunning || asked < 0 || agent.pendingInterrupts?.length) return;
       agent.setMessages(before.slice(0, asked + 1));
       copilotkit.runAgent({ agent }).catch(() => {}); // told by onError
     },

@@ -65,7 +65,7 @@ export const PAGES = [
   },
   {
     id: "subagents", title: "Subagents", agent: "desk", body: Desk,
-    about: "Two agents work for a third. CopilotKit's client is from before subagents: it sees the calls and the messages.",
+    about: "Two agents work for a third; the page sees their calls and messages.",
     samples: ["The tide"],
   },
   {

@@ -16,7 +16,10 @@ function Slots({ args, status, respond, result }) {
             {slot}
           </button>
         ))}
-        <button type="button" className="quiet" disabled={status !== "executing"} onClick={() => respond({ slot: null })}>
+        <button
+          type="button" className={chosen === null ? "primary" : "quiet"}
+          disabled={status !== "executing"} onClick={() => respond({ slot: null })}
+        >
           None of these
         </button>
       </div>

@@ -44,7 +44,7 @@ export function Threads(props) {
     <div className="beside threads-page">
       <aside className="threads">
         <button type="button" className="primary" onClick={() => open()}>New chat</button>
-        {listError && <p className="notice" role="alert">{listError.message}</p>}
+        {listError && <p className="notice" role="alert">The list could not be read.</p>}
         {isLoading && <p className="muted">Loading…</p>}
         <ul data-testid="thread-list">
           {threads.map((each) => (
