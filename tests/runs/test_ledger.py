@@ -28,7 +28,7 @@ from tests.runs.given import calls, says, tool, user
 def failing(source: str, *, file: str = "/srv/site/shop/agents.py", code: str = "agent_exception") -> Failure:
     """The failure of a function ``refund`` in a file, whose lines are given."""
     names: dict[str, object] = {}
-    exec(compile(f"def refund():\n{indent(dedent(source), '    ')}\n", file, "exec"), names)  # noqa: S102 - our text
+    exec(compile(f"def refund():\n{indent(dedent(source), '    ')}\n", file, "exec"), names)
     try:
         names["refund"]()  # type: ignore[operator]
     except Exception as error:
