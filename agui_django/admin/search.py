@@ -23,6 +23,8 @@ from agui_django.runs.searching import search
 
 #: Rows that an id or a name may stand for; letters that a text search needs.
 FEW, SHORTEST = 100, 3
+#: Threads that a text search finds, the last active first: a list asks for them once, not in each of its statements.
+THREADS = 500
 
 _REFERENCE = re.compile("[0-9a-f]{6,32}")
 
@@ -65,9 +67,13 @@ def _read(query: str, request: HttpRequest) -> Reading:
         return Reading(_("Searched ids, error references and people: texts are hidden from you."), nothing, nothing)
     if len(query) < SHORTEST:
         return Reading(_("A search in texts needs three letters."), nothing, nothing)
-    threads = search(Thread.objects.using(database_alias()), query).order_by().values("pk")
-    said = _("Searched titles and messages for “%(query)s”.") % {"query": query}
-    return Reading(said, Q(thread__in=threads), Q(pk__in=threads), kind="text")
+    newest = search(Thread.objects.using(database_alias()).order_by("-updated_at", "-pk"), query)
+    keys = list(newest.values_list("pk", flat=True)[: THREADS + 1])
+    said = _("Searched titles and messages for “%(query)s”.")
+    if len(keys) > THREADS:
+        said = _("Searched titles and messages for “%(query)s”: the %(count)s threads of them that were last active.")
+    wanted = keys[:THREADS]
+    return Reading(said % {"query": query, "count": THREADS}, Q(thread__in=wanted), Q(pk__in=wanted), kind="text")
 
 
 def _id(query: str) -> Reading | None:

@@ -164,6 +164,22 @@ def test_who_reads_no_texts_searches_none(rows: Rows, staff: Callable[..., Clien
     assert shown(text(client, f"{LIST}?q=ada")) == [str(run.pk)]
 
 
+def test_texts_are_searched_once_and_the_last_active_threads_found(
+    rows: Rows, reader: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agui_django.admin.search.THREADS", 1)
+    found = []
+    for number in range(2):
+        thread = Thread.objects.create(scope=f"s{number}", thread_id="t", agent="echo", title="A kettle")
+        found.append(Run.objects.create(thread=thread, run_id=f"r{number}", digest="d", agent="echo", input="{}"))
+        Thread.objects.filter(pk=thread.pk).update(updated_at=timezone.now() - timedelta(hours=number))
+    with CaptureQueriesContext(connection) as queries:
+        page = text(reader, f"{LIST}?q=kettle")
+    assert shown(page) == [str(found[0].pk)]
+    assert "the 1 threads of them that were last active" in page
+    assert sum("search_text" in query["sql"] for query in queries.captured_queries) == 1
+
+
 def whole_run(rows: Rows) -> Run:
     """A run with a little of everything."""
     began = 1_700_000_000_000
