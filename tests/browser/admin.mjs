@@ -178,7 +178,8 @@ const stories = {
   // A run is watched while it runs, and shown as it is stored when the user has stopped it.
   async live() {
     await ask("echo", "tokens:4000 delay_ms:60 size:12");
-    await user.locator("body[data-busy=true]").waitFor();
+    // What is shown is stored: the list has the run.
+    await user.waitForFunction(() => document.querySelector("#messages").textContent.length > 100);
     await staff.goto(`${RUNS}?status=running`);
     await staff.locator("#result_list .agui-running").first().click();
     await staff.waitForFunction(() => document.querySelector(".agui-live")?.textContent.length > 60);

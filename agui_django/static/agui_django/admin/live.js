@@ -46,7 +46,9 @@ async function ended() {
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   const fresh = page.getElementById("agui-run");
   if (!fresh) return;
-  document.querySelector("#content > h1")?.replaceWith(page.querySelector("#content > h1") ?? "");
+  // Where the heading stands is the admin's, and differs between Django's versions.
+  const heading = (place) => place.querySelector("h1 .agui-status")?.closest("h1");
+  heading(document)?.replaceWith(heading(page) ?? "");
   run.replaceWith(fresh);
 }
 
