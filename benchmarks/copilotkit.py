@@ -90,9 +90,8 @@ def main() -> int:
     options = parser.parse_args()
     kinds = options.database or ["sqlite", *(["postgres"] if postgres_reachable() else [])]
     met = True
-    print(
-        f"| ms, median / 95 % / most | alone | beside {options.runs} runs x {options.delay} ms | |\n|---|---|---|---|"
-    )
+    beside = f"beside {options.runs} runs x {options.delay} ms"
+    print(f"| ms, median / 95 % / most | alone | {beside} | health then | |\n|---|---|---|---|---|")
     for kind in options.server or ["uvicorn", "daphne"]:
         for database in kinds:
             row, good = measured(kind, database, options.runs, options.delay, options.seconds)
