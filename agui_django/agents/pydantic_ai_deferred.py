@@ -6,7 +6,8 @@ through a claim. The page's calls and questions never end the same run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,9 +22,10 @@ from agui_django.agents.approvals import Approval, approval_key
 from agui_django.agents.asking import Question
 from agui_django.agents.calls import CANCELLED, ToolCall
 from agui_django.agents.context import RunContext
+from agui_django.agents.executing import suspends
 from agui_django.agents.pydantic_ai_stream import Shown
-from agui_django.protocol.codec import decode, encode
-from agui_django.protocol.errors import Declined
+from agui_django.protocol.codec import clean, decode
+from agui_django.protocol.errors import Declined, OnceUnknown
 
 Wire = dict[str, Any]
 
@@ -122,6 +124,8 @@ class Deferred:
                 results.calls[call_id] = _result(question)
         if questions:
             self.results = results
+        for call_id in questions:
+            self._shown.ids[call_id] = call_id
         return set(questions)
 
     async def _open(self, pending: Mapping[str, ToolCall]) -> dict[str, Wire]:
@@ -216,27 +220,56 @@ class Carefully(AbstractCapability[Any]):
     flushed: bool = field(default=False, init=False)
 
     async def wrap_tool_execute(self, ctx: Any, *, call: ToolCallPart, tool_def: Any, args: Any, handler: Any) -> Any:
-        """Around each call of a tool."""
+        """Around each call of a tool.
+
+        Raises:
+            RuntimeError: the tool left the run to ask.
+        """
         sink = self.run._sink
         key = self.deferred.approved.get(call.tool_call_id)
+
+        async def work() -> Any:
+            with _asks_properly(call.tool_name):
+                return await handler(args)
+
         with sink.executing(self.shown.call(call.tool_call_id), call.tool_name):
             if key is None:
                 if self.run.resumed and not self.flushed:
                     # Should the process die now, the answers were used: what stands in the log says so.
                     await sink.flush()
                     self.flushed = True
-                return await handler(args)
+                return await work()
             done: list[Any] = []
 
-            async def work() -> Any:
-                done.append(await handler(args))
+            async def kept_work() -> Any:
+                done.append(await work())
                 return _jsonable(done[0])
 
-            kept = await once.perform(sink, key, work)
+            self.shown.unknown.add(call.tool_call_id)
+            try:
+                kept = await once.perform(sink, key, kept_work)
+            except Exception as error:
+                if not done and not isinstance(error, OnceUnknown):
+                    self.shown.unknown.discard(call.tool_call_id)
+                raise
             return done[0] if done else kept
+
+
+@contextmanager
+def _asks_properly(tool: str) -> Iterator[None]:
+    """A tool that suspends the run would have its answer lost: pydantic-ai does not call it again."""
+    try:
+        yield
+    except BaseException as error:
+        if not suspends(error):
+            raise
+        raise RuntimeError(
+            f"{tool} suspended the run, but would not be called again with the answer: a tool asks with "
+            "ApprovalRequired or CallDeferred."
+        ) from error
 
 
 def _jsonable(value: Any) -> Any:
     """A tool's value as it is kept for a pass that comes after a crash."""
     told = value.return_value if isinstance(value, ToolReturn) else value
-    return decode(encode(to_jsonable_python(told, fallback=str, bytes_mode="base64")))
+    return clean(to_jsonable_python(told, fallback=str, bytes_mode="base64"))

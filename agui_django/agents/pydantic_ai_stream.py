@@ -42,11 +42,13 @@ class Shown:
     Attributes:
         ids: pydantic-ai's call ids -> those on the wire.
         edited: wire ids of calls -> the arguments that a person made of theirs.
+        unknown: wire ids of approved calls that have begun, and have not ended by themselves.
     """
 
     def __init__(self, run: RunContext[Any]) -> None:
         self.ids: dict[str, str] = {}
         self.edited: dict[str, Any] = {}
+        self.unknown: set[str] = set()
         self._run = run
 
     def call(self, call_id: str) -> str:
@@ -143,8 +145,8 @@ class Shown:
         await call._give(_content(part), metadata)
 
     def fail(self, error: BaseException) -> None:
-        """The failed results of the calls that were under way."""
-        shown = set(self.ids.values())
+        """The failed results of the calls that were under way; what became of the unknown ones the next turn tells."""
+        shown = set(self.ids.values()) - self.unknown
         for call in self._run.pending_calls:
             if call.id in shown:
                 ToolCall(self._run._sink, call.id, call.name, frontend=False).fail(error)

@@ -149,6 +149,66 @@ async def test_what_was_approved_is_done_once() -> None:
     assert '{"refunded":40}' in [each.get("content") for each in last.wire_messages]
 
 
+async def test_an_approved_tool_that_fails() -> None:
+    """It ended by itself, so the call has a failed result; what was cut off by it stays without one."""
+    began = asyncio.Event()
+    agent = made(Reply(calls=[("charge", {}), ("transfer", {})]), "Never said.")
+
+    @agent.tool_plain(requires_approval=True)
+    async def charge() -> str:
+        await asyncio.wait_for(began.wait(), 30)
+        raise ValueError("hunter2")
+
+    @agent.tool_plain(requires_approval=True)
+    async def transfer() -> str:
+        began.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    first = await run(PydanticAIAgent(agent))
+    r = await first.resume(answer(first, approved=True))
+    assert r.error is not None and r.error["code"] == "agent_exception"
+    assert "hunter2" not in str(r.events)
+    assert [(each["toolCallId"], each["content"]) for each in r.wire_messages if each["role"] == "tool"] == [
+        ("call_1", "The tool failed.")
+    ]
+
+
+@pytest.mark.parametrize(
+    "value", ["half \ud83d", {"size": float("nan"), "raw": b"\xff", 7: {1}}], ids=["text", "mapping"]
+)
+async def test_an_approved_tool_whose_value_is_no_json(value: Any) -> None:
+    """It was done; so it is not done again, and the model reads what can be told of it."""
+    agent, done = made(Reply(calls=[("read", {})]), "Read."), []
+
+    @agent.tool_plain(requires_approval=True)
+    def read() -> Any:
+        done.append(1)
+        return value
+
+    first = await run(PydanticAIAgent(agent))
+    for _ in range(2):
+        r = await first.resume(answer(first, approved=True))
+        assert (done, r.said) == ([1], ["Read."])
+
+
+@pytest.mark.parametrize("approved", [False, True])
+async def test_a_tool_that_leaves_the_run_to_ask(approved: bool) -> None:
+    """Its answer would be lost: the developer is told what to do instead."""
+    agent = made(Reply(calls=[("ask", {})]), "Never said.")
+
+    @agent.tool(requires_approval=approved)
+    async def ask(ctx: ToolContext[RunContext]) -> str:
+        return str(ctx.deps.interrupt("sure", message="Sure?"))
+
+    r = await run(PydanticAIAgent(agent))
+    if approved:
+        r = await r.resume(answer(r, approved=True))
+    assert r.outcome != "interrupt" and not r.interrupts
+    assert r.failure is not None and "ApprovalRequired or CallDeferred" in r.failure.text
+    assert [each["content"] for each in r.wire_messages if each["role"] == "tool"] == ["The tool failed."]
+
+
 async def test_a_marked_function() -> None:
     @approval_required("Pay {amount} €?", edit=True, expires=timedelta(hours=1))
     def pay(amount: int) -> str:
