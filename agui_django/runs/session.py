@@ -52,6 +52,8 @@ class RunSession(Emission):
         self.claimed = False
         self.approvals: dict[str, Any] = {}
         self.usage: dict[tuple[Any, Any], Wire] = {}
+        #: Tokens that were reported in a total only, neither as input nor as output.
+        self._unsplit: dict[tuple[Any, Any], int] = {}
         self.costs = OwnCosts()
         self.tool_names = frozenset(tool["name"] for tool in setup.input.get("tools") or ())
         self.inbox = Inbox(self.loop, self._rung)
@@ -278,10 +280,12 @@ class RunSession(Emission):
         for name, count in entry.items():
             if name not in ("provider", "model", "totalTokens"):
                 total[name] = total.get(name, 0) + count
-        if "inputTokens" in total and "outputTokens" in total:
-            total["totalTokens"] = total["inputTokens"] + total["outputTokens"]
-        elif "totalTokens" in entry:
-            total["totalTokens"] = total.get("totalTokens", 0) + entry["totalTokens"]
+        split = [entry[name] for name in ("inputTokens", "outputTokens") if name in entry]
+        if "totalTokens" in entry and len(split) < 2:
+            self._unsplit[key] = self._unsplit.get(key, 0) + max(entry["totalTokens"] - sum(split), 0)
+        if key in self._unsplit or ("inputTokens" in total and "outputTokens" in total):
+            known = total.get("inputTokens", 0) + total.get("outputTokens", 0)
+            total["totalTokens"] = known + self._unsplit.get(key, 0)
 
     # ---- for the developer -------------------------------------------------------------------------------------------
 

@@ -318,6 +318,22 @@ async def test_usage_is_summed_per_model():
     assert result.usage == result.terminal["usage"]
 
 
+async def test_a_total_that_was_not_split_is_kept():
+    async def agent(run: RunContext) -> None:
+        # As other endpoints' terminal events have it.
+        run._sink.add_usage({"model": "a", "totalTokens": 7})
+        run._sink.add_usage({"model": "a", "inputTokens": 3, "outputTokens": 4, "totalTokens": 7})
+        run._sink.add_usage({"model": "b", "inputTokens": 10})
+        run._sink.add_usage({"model": "b", "outputTokens": 5})
+        run._sink.add_usage({"model": "c", "inputTokens": 3, "totalTokens": 10})
+
+    assert (await run(agent)).terminal["usage"] == [
+        {"model": "a", "inputTokens": 3, "outputTokens": 4, "totalTokens": 14},
+        {"model": "b", "inputTokens": 10, "outputTokens": 5, "totalTokens": 15},
+        {"model": "c", "inputTokens": 3, "totalTokens": 10},
+    ]
+
+
 # ---- what it tells ----
 
 
