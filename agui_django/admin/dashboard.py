@@ -10,16 +10,18 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from django.http import Http404, HttpRequest, HttpResponseBase
-from django.shortcuts import render
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.template.loader import render_to_string
 from django.urls import path, reverse
 from django.utils import timezone
 from django.utils.http import urlencode
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from agui_django.admin import dashboard_numbers as numbers
 from agui_django.admin import guard
+from agui_django.admin.clock import in_zone
 from agui_django.admin.dashboard_charts import Part, highest, spark, stacked
 from agui_django.admin.dashboard_spans import DAYS, HOURS, Span, span
 from agui_django.admin.lists import redactor
@@ -230,9 +232,12 @@ def _panel(request: HttpRequest, name: str) -> HttpResponseBase:
     """A panel's part of the page."""
     if name not in PANELS:
         raise Http404
-    chosen = span_of(request)
-    told = {"span": chosen, "panel": name, **PANELS[name][1](request, chosen)}
-    return render(request, f"admin/agui_django/dashboard/{name}.html", told)
+    return HttpResponse(_body(request, name, span_of(request)))
+
+
+def _body(request: HttpRequest, name: str, span: Span) -> SafeString:
+    told = {"span": span, "panel": name, **PANELS[name][1](request, span)}
+    return render_to_string(f"admin/agui_django/dashboard/{name}.html", told, request)
 
 
 def addresses(site: Any) -> list[Any]:
@@ -240,11 +245,17 @@ def addresses(site: Any) -> list[Any]:
     return [path("panel/<slug:name>/", guard.page(site, _panel, VIEW), name="agui_django_run_panel")]
 
 
-def frame(request: HttpRequest) -> dict[str, Any]:
-    """What the page shows around the panels; ``panels`` is empty for who may not see runs."""
+def frame(request: HttpRequest) -> SafeString:
+    """The dashboard, for who may see runs: its panels load by themselves, or with ``whole`` are a part of the page."""
     user: Any = request.user
     if not user.has_perm(VIEW):
-        return {"panels": []}
+        return SafeString()
+    template = "admin/agui_django/dashboard/frame.html"
+    return in_zone(request, lambda: render_to_string(template, _frame(request), request))
+
+
+def _frame(request: HttpRequest) -> dict[str, Any]:
+    whole = "whole" in request.GET
     chosen = span_of(request)
     agents = {entry.name: str(entry.options.title or entry.name) for entry in all_agents()}
     if chosen.agent:
@@ -253,9 +264,16 @@ def frame(request: HttpRequest) -> dict[str, Any]:
     names = {"24h": _("24 hours"), "7d": _("7 days"), "30d": _("30 days")}
     return {
         "panels": [
-            (name, title, f"{reverse('admin:agui_django_run_panel', args=[name])}?{query}")
+            (
+                name,
+                title,
+                f"{reverse('admin:agui_django_run_panel', args=[name])}?{query}",
+                _body(request, name, chosen) if whole else "",
+            )
             for name, (title, _view) in PANELS.items()
         ],
+        "whole": whole,
+        "query": query,
         "span": chosen,
         "zone": str(chosen.zone),
         "ranges": [(name, names[name]) for name in (*HOURS, *DAYS)],

@@ -8,13 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 from django import template
+from django.utils.safestring import SafeString
 
 register = template.Library()
 
 
-@register.inclusion_tag("admin/agui_django/dashboard/frame.html", takes_context=True)
-def agui_dashboard(context: Any) -> dict[str, Any]:
-    """The dashboard, for who may see runs."""
+@register.simple_tag(takes_context=True)
+def agui_dashboard(context: Any) -> SafeString:
+    """The dashboard, for who may see runs, in the viewer's time zone."""
     from agui_django.admin.dashboard import frame
 
     return frame(context.request)

@@ -224,11 +224,11 @@ def test_the_panels_say_it(story: Rows, viewer: Client) -> None:
     viewer.cookies[COOKIE] = "Europe/Berlin"
     story.interrupt(Run.objects.get(run_id="r10"), created_at=NOW - timedelta(hours=2))
     for name, said in {
-        "now": ("1</a> running or queued", "1</a> questions waiting", "2\xa0hours", "21:45:02"),
+        "now": ("1</a> running or queued", "1</a> question waiting", "2\xa0hours", "21:45:02"),
         "runs": ("11</a> runs", "error rate 30.0 %", "before 50.0 %"),
         "times": ("median <strong>1.0 s", "95th percentile <strong>9.0 s", "nearest ranks"),
         "errors": ("tool_error", "29 Mar 12:00", "29 Mar 12:59"),
-        "usage": ("0.000000007 EUR + 0.000000005 USD", "1</a> runs not priced", grouped(1171)),
+        "usage": ("0.000000007 EUR + 0.000000005 USD", "1</a> run not priced", grouped(1171)),
     }.items():
         page = panel(viewer, name, "range=7d")
         for text in said:
@@ -325,6 +325,23 @@ def test_the_page(story: Rows, viewer: Client) -> None:
         panel(viewer, "errors"),
     ):
         assert not re.search(r"style=|<script|<style|onclick|https?:", markup)
+
+
+def test_the_page_is_in_the_viewers_zone(story: Rows, viewer: Client) -> None:
+    viewer.cookies[COOKIE] = "Europe/Berlin"
+    page = re.sub(r"<[^>]+>", "", viewer.get(INDEX).content.decode())
+    assert re.search(r"28 Mar 2026 21:00 . 29 Mar 2026 21:45:02 · Europe/Berlin", page)
+
+
+def test_the_page_without_a_script(story: Rows, viewer: Client, staff: Callable[..., Client]) -> None:
+    link = re.findall(r'<a href="([^"]+)#agui-panel-errors">Show</a>', viewer.get(f"{INDEX}?range=7d").content.decode())
+    page = viewer.get(f"{INDEX}{unescape(link[0])}").content.decode()
+    assert "data-agui-panel" not in page and "aria-busy" not in page
+    for name in PANELS:
+        assert panel(viewer, name, "range=7d") in page
+    # Another range is whole, too; who may not see runs sees none of it.
+    assert '<input type="hidden" name="whole" value="1">' in page
+    assert "agui-dashboard" not in staff("view_thread", name="other").get(f"{INDEX}?whole=1").content.decode()
 
 
 def test_statements_do_not_grow(rows: Rows, viewer: Client, clock: datetime) -> None:
