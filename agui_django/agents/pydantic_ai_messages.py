@@ -6,7 +6,6 @@ reasoning goes back with the signature that its provider gave it.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, get_args
 
@@ -36,6 +35,7 @@ from pydantic_ai.messages import (
 
 from agui_django.agents.contents import text_of
 from agui_django.agents.openai_chat import results_of
+from agui_django.protocol.attachments import inline_content, inline_types
 from agui_django.protocol.codec import decode
 from agui_django.protocol.errors import InvalidJson
 
@@ -163,8 +163,12 @@ def _part(part: Wire, provider_files: bool) -> UserContent | None:
         return str(part["text"])
     source = part["source"]
     media_type = source.get("mimeType") or None
-    if source["type"] == "data":
-        data = base64.b64decode(source["value"])
+    try:
+        data = inline_content(part)
+    except ValueError:
+        return None  # no base64; it would fail in every turn of the thread
+    if data is not None:
+        ((_, media_type),) = inline_types({"content": [part]})
         return BinaryContent(data, media_type=media_type or "application/octet-stream")
     if source["type"] == "file":
         provider = _PROVIDERS.get(source.get("provider") or "")

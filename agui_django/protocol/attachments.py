@@ -67,7 +67,7 @@ def take_inline(body: Mapping[str, Any], least: int) -> list[Inline]:
         least: bytes up to which a file stays where it is.
 
     Raises:
-        InvalidInput: base64 or a media type is malformed; `fields` names each.
+        InvalidInput: base64, also of a file that stays, or a media type is malformed; `fields` names each.
     """
     found: list[Inline] = []
     wrong: list[dict[str, str]] = []
@@ -75,11 +75,7 @@ def take_inline(body: Mapping[str, Any], least: int) -> list[Inline]:
     for path, message, part in _parts(body):
         source = part["source"]
         media_type, start = _inline(source)
-        if start < 0 or _size(source["value"], start) <= least:
-            continue
-        name = media_type_of(media_type)
-        if name is None:
-            wrong.append({"path": f"{path}/mimeType", "message": "must be a media type"})
+        if start < 0:
             continue
         try:
             data, digest = _read(source["value"], start)
@@ -87,6 +83,12 @@ def take_inline(body: Mapping[str, Any], least: int) -> list[Inline]:
             wrong.append({"path": f"{path}/value", "message": "must be base64"})
             continue
         size = data.seek(0, io.SEEK_END)
+        if size <= least:
+            continue
+        name = media_type_of(media_type)
+        if name is None:
+            wrong.append({"path": f"{path}/mimeType", "message": "must be a media type"})
+            continue
         kept = data if digest not in held else None
         held.add(digest)
         part["source"] = {"type": "url", "value": f"sha256:{digest}", "mimeType": name}
@@ -170,11 +172,6 @@ def _inline(source: Mapping[str, Any]) -> tuple[str, int]:
         if found is not None:
             return found[1] or source.get("mimeType") or "text/plain", found.end()
     return "", -1
-
-
-def _size(text: str, start: int) -> int:
-    """How many bytes a base64 text holds."""
-    return (len(text) - start) * 3 // 4 - text[-2:].count("=")
 
 
 def _read(text: str, start: int) -> tuple[io.BytesIO, str]:

@@ -406,6 +406,8 @@ async def test_files_of_the_user() -> None:
          "metadata": {"vendor_metadata": {"detail": "high"}, "force_download": "allow-local"}},
         {"type": "image", "source": {"type": "url", "value": "https://example.com/a.png", "mimeType": "image/png"},
          "metadata": {"force_download": "allow-local"}},
+        {"type": "image", "source": {"type": "data", "value": "no base64", "mimeType": "image/png"}},
+        {"type": "image", "source": {"type": "url", "value": f"data:image/png;base64,{data}"}},
         {"type": "document", "source": {"type": "file", "value": "file-1", "provider": "openai"}},
     ]  # fmt: skip
     model = ScriptedModel("A picture.")
@@ -413,8 +415,9 @@ async def test_files_of_the_user() -> None:
     await run(PydanticAIAgent(Agent(model)), asked)
     (part,) = model.messages[-1][-1].parts
     assert isinstance(part, UserPromptPart) and not isinstance(part.content, str)
-    text, picture, address = part.content
+    text, picture, address, other = part.content
     assert text == "What is this?"
+    assert isinstance(other, BinaryContent) and (other.data, other.media_type) == (b"pixels", "image/png")
     assert isinstance(picture, BinaryContent) and picture.data == b"pixels" and picture.vendor_metadata is None
     assert isinstance(address, ImageUrl) and address.force_download is False and address.vendor_metadata is None
     await run(PydanticAIAgent(Agent(model), provider_files=True), asked)

@@ -192,8 +192,9 @@ def test_one_wrong_character(where: int, wrong: str) -> None:
     bad = value[:where] + wrong + value[where + 1 :]
     if bad == value[:-1] + "=":
         return  # that is padding
-    with pytest.raises(InvalidInput):
-        taken({"type": "image", "source": {"type": "data", "value": bad, "mimeType": "image/png"}})
+    for least in (0, 1 << 20):  # taken out, or left where it is
+        with pytest.raises(InvalidInput):
+            taken({"type": "image", "source": {"type": "data", "value": bad, "mimeType": "image/png"}}, least=least)
 
 
 @pytest.mark.parametrize(
