@@ -16,7 +16,7 @@ from tests.parts import ROOT
 from tests.scripted import Request, scripted
 
 PAGE = (ROOT / "docs" / "howto" / "remote.md").read_text()
-SIMPLE, DESK, INSIDE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+SIMPLE, DESK, EDITS, INSIDE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 async def tells(request: Request) -> None:
@@ -77,6 +77,18 @@ async def test_one_that_differs_from_run_to_run() -> None:
         else:
             with pytest.raises(HostRefused):
                 entry.target._hosts.check_url(url)
+
+
+@pytest.mark.asyncio
+async def test_edits_are_told() -> None:
+    with scripted(tells) as server:
+        options = "headers={'Authorization': 'x'}, hosts=['127.0.0.1'], forwarded_props="
+        code = EDITS.replace("forwarded_props=", options)
+        (twin,) = executed(code, server.port).values()
+        edited = await run_agent(twin, "hi", forwarded_props={"supersedeAfter": "", "other": 1})
+        assert edited.said[0].startswith("x {'supersedeAfter': ''} ")
+        assert (await run_agent(twin, "hi")).said[0].startswith("x {} ")
+        await twin.aclose()
 
 
 @pytest.mark.asyncio
