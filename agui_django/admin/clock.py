@@ -36,7 +36,7 @@ def in_zone(request: HttpRequest, view: Callable[[], Answer]) -> Answer:
         return response
 
 
-def moment(at: datetime | None, written: str = "DATETIME_FORMAT") -> SafeString | str:
+def moment(at: datetime | None, written: str = "j M Y H:i:s") -> SafeString | str:
     """A time in the current zone, with UTC in its tooltip.
 
     Args:

@@ -70,7 +70,7 @@ def exporting(staff: Any) -> View:
 def _chosen(staff: Any, request: HttpRequest, given: QueryDict) -> tuple[Any, list[Any], str]:
     """The runs in question; the keys of those that were ticked, else the filters."""
     if asked := given.getlist("run"):
-        keys, filters = uuids(asked), ""
+        keys, filters = uuids(asked), given.get(FILTERS, "")
         rows = staff.get_queryset(request).filter(pk__in=keys)
     else:
         keys, filters = [], given.get(FILTERS, "")

@@ -8,7 +8,7 @@ from django.contrib import messages
 from django.contrib.admin import AdminSite
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseRedirect
-from django.shortcuts import redirect, render
+from django.shortcuts import render
 from django.urls import reverse
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
@@ -34,18 +34,18 @@ def reviewing(site: AdminSite) -> View:
         found = list(
             Run.objects.using(database_alias()).filter(pk__in=keys).only("pk", "status", "agent", "created_at")
         )
+        kept = given.get(FILTERS, "")
         if request.method != "POST":
             context = {
                 **site.each_context(request), "title": _("Review runs"), "opts": Run._meta, "runs": found,
-                "longest": LONGEST,
+                "longest": LONGEST, "filters": kept,
             }  # fmt: skip
             return render(request, "admin/agui_django/confirm_review.html", context)
         _write(request, found)
-        kept = request.POST.get(FILTERS, "")
         if len(found) == 1 and "page" in request.POST:
             to = reverse("admin:agui_django_run_change", args=[found[0].pk])
             return HttpResponseRedirect(f"{to}?{urlencode({FILTERS: kept})}" if kept else to)
-        return redirect(LIST)
+        return HttpResponseRedirect(f"{reverse(LIST)}?{kept}".rstrip("?"))
 
     return view
 

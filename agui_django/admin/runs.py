@@ -145,9 +145,11 @@ class RunAdmin(ReadOnlyAdmin):
         return run.tool_calls or NONE
 
     @admin.display(description=gettext_lazy("error"))
-    def error(self, run: Run) -> str:
+    def error(self, run: Run) -> Any:
         """Its code and reference."""
-        return f"{run.error_code} {run.error_reference}".strip()
+        if not run.error_code:
+            return NONE
+        return format_html('{} <span class="agui-quiet">{}</span>', run.error_code, run.error_reference)
 
     # ---- what can be done -------------------------------------------------------------------------------------------
 
@@ -172,7 +174,8 @@ class RunAdmin(ReadOnlyAdmin):
     def _chosen(self, request: HttpRequest, page: str) -> HttpResponse:
         """To the page that asks about the ticked runs."""
         chosen = request.POST.getlist(ACTION_CHECKBOX_NAME)
-        return redirect(f"{reverse(f'admin:agui_django_run_{page}')}?{urlencode({'run': chosen}, doseq=True)}")
+        asked = {"run": chosen, FILTERS: request.GET.urlencode()}
+        return redirect(f"{reverse(f'admin:agui_django_run_{page}')}?{urlencode(asked, doseq=True)}")
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:
         """Whether the action is offered."""
@@ -185,13 +188,14 @@ class RunAdmin(ReadOnlyAdmin):
 
     def cancel_view(self, request: HttpRequest) -> HttpResponseBase:
         """Stop runs, after a look at how many still run."""
-        keys = uuids((request.POST if request.method == "POST" else request.GET).getlist("run"))
+        given = request.POST if request.method == "POST" else request.GET
+        keys, filters = uuids(given.getlist("run")), given.get(FILTERS, "")
         runs = Run.objects.using(database_alias()).filter(pk__in=keys, status__in=[Run.Status.QUEUED, *Run.ACTIVE])
         found = list(runs.only("pk", "status", "agent", "created_at"))
         if request.method != "POST":
             context = {
                 **self.admin_site.each_context(request), "title": _("Stop runs"), "runs": found, "keys": keys,
-                "opts": self.opts, "idle": len(keys) - len(found),
+                "opts": self.opts, "idle": len(keys) - len(found), "filters": filters,
             }  # fmt: skip
             return render(request, "admin/agui_django/confirm_cancel.html", context)
         stopped = 0
@@ -202,7 +206,7 @@ class RunAdmin(ReadOnlyAdmin):
         said = ngettext("%(count)d run was asked to stop.", "%(count)d runs were asked to stop.", stopped)
         messages.success(request, said % {"count": stopped})
         to = reverse("admin:agui_django_run_change", args=keys) if len(keys) == 1 else None
-        return HttpResponseRedirect(to or reverse("admin:agui_django_run_changelist"))
+        return HttpResponseRedirect(to or f"{reverse('admin:agui_django_run_changelist')}?{filters}".rstrip("?"))
 
     def status_view(self, request: HttpRequest) -> HttpResponseBase:
         """How the running rows of a list stand by now."""

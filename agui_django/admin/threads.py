@@ -126,10 +126,10 @@ class ThreadAdmin(ReadOnlyAdmin):
         """When something last happened."""
         return moment(row.updated_at)
 
-    @admin.display(description=gettext_lazy("archived"), boolean=True)
-    def put_away(self, row: Thread) -> bool:
-        """Whether it was put away."""
-        return row.archived
+    @admin.display(description=gettext_lazy("archived"))
+    def put_away(self, row: Thread) -> str:
+        """Whether it was put away: the admin's own red cross for "no" looks like a failure."""
+        return _("yes") if row.archived else NONE
 
     # ---- a thread ---------------------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ def agui_zone(context: Any) -> dict[str, Any]:
 
 
 @register.filter
-def moment(at: datetime | None, written: str = "DATETIME_FORMAT") -> SafeString | str:
+def moment(at: datetime | None, written: str = "j M Y H:i:s") -> SafeString | str:
     """A time in the viewer's zone, with UTC in its tooltip, written in one of Django's formats."""
     from agui_django.admin.clock import moment as shown
 

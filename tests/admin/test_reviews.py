@@ -121,6 +121,20 @@ def test_marking_several(runs: list[Run], staff: Callable[..., Client]) -> None:
     assert "known" not in text(client, page_of(runs[0])) and "[hidden, 5 characters]" in text(client, page_of(runs[0]))
 
 
+@pytest.mark.parametrize(("action", "page"), [("mark", "review"), ("stop", "cancel"), ("export", "export")])
+def test_back_to_the_list_that_one_came_from(
+    runs: list[Run], staff: Callable[..., Client], action: str, page: str
+) -> None:
+    client = staff("view_run", "review_run", "cancel_run", "export")
+    chosen = [str(run.pk) for run in runs[:2]]
+    came = f"{LIST}?status=failed&window=30d"
+    to = client.post(came, {"action": action, "_selected_action": chosen})["Location"]
+    assert f'<a href="{came.replace("&", "&amp;")}">Back to the runs' in text(client, to)
+    if page != "export":
+        kept = {"run": chosen, "_changelist_filters": "status=failed&window=30d"}
+        assert client.post(f"{LIST}{page}/", kept)["Location"] == came
+
+
 def test_a_note_that_is_too_long(runs: list[Run], staff: Callable[..., Client]) -> None:
     client = staff("view_run", "review_run")
     response = client.post(REVIEW, {"run": str(runs[0].pk), "page": "1", "note": "x" * 2001}, follow=True)

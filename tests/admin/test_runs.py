@@ -41,8 +41,14 @@ def shown(page: str) -> list[str]:
 def test_the_list(rows: Rows, reader: Client) -> None:
     rows.run(status="failed", error_code="tool_error", error_reference="a1f300a1f300", duration_ms=4100)
     page = text(reader, LIST)
-    for said in ("Failed", "tool_error a1f300a1f300", "4.1 s", "Order 8812", ">ada</a>", "1 in all", "Times in UTC"):
+    for said in ("Failed", "tool_error", "a1f300a1f300", "4.1 s", "Order 8812", ">ada</a>", "1 in all", "Times in UTC"):
         assert said in page
+
+
+def test_from_a_run_to_its_persons_runs(rows: Rows, ada: Any, reader: Client) -> None:
+    run = rows.run()
+    assert f'<a href="{LIST}?user={ada.pk}">ada</a>' in text(reader, page_of(run))
+    assert shown(text(reader, f"{LIST}?user={ada.pk}")) == [str(run.pk)]
 
 
 def made(rows: Rows, ada: Any, count: int) -> None:

@@ -32,6 +32,7 @@ def test_the_list(rows: Rows, reader: Client) -> None:
     for said in ("Order 8812", "where is it?", ">ada</a>", ">12<", "1 in all"):
         assert said in page, said
     assert "0 in all" in text(reader, f"{LIST}?archived=yes")
+    assert "icon-no" not in page
     assert "1 in all" in text(reader, f"{LIST}?owner={rows.owner.pk}")
     assert "0 in all" in text(reader, f"{LIST}?owner=0")
     assert "1 in all" in text(reader, f"{LIST}?q=8812")
