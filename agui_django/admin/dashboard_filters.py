@@ -11,6 +11,7 @@ from django.http import HttpRequest
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext_lazy as _
 
+from agui_django.admin.clock import moment
 from agui_django.models import Run
 
 
@@ -41,15 +42,22 @@ class _Moment(_Named):
 
     lookup: ClassVar[str]
 
+    def said(self, value: str) -> str:
+        """In the viewer's zone, as the list's own times; what is no time as it stands."""
+        try:
+            return moment(parse_datetime(value)) or value
+        except (ValueError, OverflowError):
+            return value
+
     def condition(self, value: str) -> Q:
         """On this side of it."""
         try:
-            moment = parse_datetime(value)
+            at = parse_datetime(value)
         except ValueError as error:
             raise IncorrectLookupParameters from error
-        if moment is None or moment.tzinfo is None:
+        if at is None or at.tzinfo is None:
             raise IncorrectLookupParameters
-        return Q(**{f"created_at__{self.lookup}": moment})
+        return Q(**{f"created_at__{self.lookup}": at})
 
 
 class Since(_Moment):

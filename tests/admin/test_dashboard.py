@@ -333,6 +333,13 @@ def test_the_page_is_in_the_viewers_zone(story: Rows, viewer: Client) -> None:
     assert re.search(r"28 Mar 2026 21:00 . 29 Mar 2026 21:45:02 · Europe/Berlin", page)
 
 
+def test_the_range_of_a_list_is_in_the_viewers_zone(story: Rows, viewer: Client) -> None:
+    viewer.cookies[COOKIE] = "America/New_York"
+    page = viewer.get(f"{INDEX}run/?window=all&since=2026-03-29T10:00:00Z&until=0001-01-01T00:00:00Z").content.decode()
+    assert re.search(r"Since: <b><time [^>]*UTC\">29 Mar 2026 06:00:00</time> </b>", page)
+    assert "Until: <b>0001-01-01T00:00:00Z </b>" in page
+
+
 def test_the_page_without_a_script(story: Rows, viewer: Client, staff: Callable[..., Client]) -> None:
     link = re.findall(r'<a href="([^"]+)#agui-panel-errors">Show</a>', viewer.get(f"{INDEX}?range=7d").content.decode())
     page = viewer.get(f"{INDEX}{unescape(link[0])}").content.decode()
