@@ -13,6 +13,8 @@ from tests.databases import POSTGRES, DatabaseKind
 from tests.parts import require
 from tests.servers import Kind, ServerError, ServerProcess, living
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("kind", ["daphne", "uvicorn", "gunicorn"])
 def test_starts_stops_and_starts_again(kind: Kind, tmp_path: Path) -> None:

@@ -137,6 +137,7 @@ def test_nobody(wrong: list[str], given: Given) -> None:
         agui_forget(*wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
 def test_beside_a_server_that_runs_something(database: DatabaseKind, tmp_path: Path) -> None:

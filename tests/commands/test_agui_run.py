@@ -104,6 +104,7 @@ def test_a_failed_run_fails_the_command() -> None:
     assert "a secret" in run.traceback
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_the_run_in_order(tmp_path: Path) -> None:
     environment = site_environment("sqlite", new_database("sqlite", tmp_path))
     command = [sys.executable, "manage.py", "agui_run", "slow", "Go"]
