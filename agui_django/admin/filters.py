@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 
 from agui_django.admin.search import reading
 from agui_django.agents.registry import all_agents
-from agui_django.models import Interrupt, Run
+from agui_django.models import Feedback, Interrupt, Run
 
 DAYS: Final = {"24h": timedelta(days=1), "7d": timedelta(days=7), "30d": timedelta(days=30)}
 
@@ -184,6 +184,30 @@ class Reviewed(Choice):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """The choices."""
         return [("no", _("not yet")), ("yes", _("reviewed"))]
+
+
+def _rated(of: str) -> dict[str, Q]:
+    """The conditions of a thumb, by what it belongs to."""
+    thumbs = {"down": Feedback.Rating.DOWN, "up": Feedback.Rating.UP}
+    return {name: Q(pk__in=Feedback.objects.filter(rating=rating).values(of)) for name, rating in thumbs.items()}
+
+
+class Rated(Choice):
+    """What its user thinks of what a run said."""
+
+    title = _("feedback")
+    parameter_name = "feedback"
+    conditions: ClassVar = _rated("message__run")
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """The choices."""
+        return [("down", _("thumb down")), ("up", _("thumb up"))]
+
+
+class RatedThread(Rated):
+    """What its user thinks of anything in a thread."""
+
+    conditions: ClassVar = _rated("thread")
 
 
 class Archived(Choice):

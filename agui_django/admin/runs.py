@@ -52,7 +52,7 @@ class RunAdmin(ReadOnlyAdmin):
     )  # fmt: skip
     list_filter = (
         filters.Window, filters.Status, filters.Agent, filters.Error, filters.Waiting, filters.Reviewed,
-        filters.Transport,
+        filters.Rated, filters.Transport,
         filters.key("user", gettext_lazy("person"), "user"), filters.key("thread", gettext_lazy("thread"), "thread"),
         *dashboard_filters.OF_RUNS,
     )  # fmt: skip

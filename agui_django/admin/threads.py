@@ -71,6 +71,7 @@ class ThreadAdmin(ReadOnlyAdmin):
     list_filter = (
         filters.Changed,
         filters.Agent,
+        filters.RatedThread,
         filters.Archived,
         filters.key("owner", gettext_lazy("person"), "owner"),
     )

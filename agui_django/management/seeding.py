@@ -202,6 +202,8 @@ class _Conversation:
     def _status(self, last: bool) -> str:
         if last and self.story.now - self.at < timedelta(minutes=30) and self.dice.random() < 0.2:
             return self.dice.choice(("running", "running", "pending", "queued"))
+        if last and self.story.now - self.at < timedelta(days=OPEN) and self.dice.random() < 0.15:
+            return "interrupted"  # what staff find in the inbox
         return self.dice.choices(("finished", "failed", "cancelled", "interrupted"), (88, 6, 3, 3))[0]
 
     def _usage(self, length: int) -> list[Row]:

@@ -15,7 +15,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from agui_django.models import Message, Run, RunEvents, StateVersion, Thread
+from agui_django.models import Feedback, Message, Run, RunEvents, StateVersion, Thread
 from agui_django.protocol.codec import encode
 from tests.api.conftest import Rows
 
@@ -131,7 +131,7 @@ def test_no_other_column_can_be_asked_for(rows: Rows, reader: Client, model: Any
     where = f"/admin/agui_django/{model._meta.model_name}/"
     names = [field.name for field in model._meta.get_fields()]
     of_runs = {"status", "agent", "model", "user", "thread", "transport"}
-    allowed = of_runs if model is Run else {"agent", "archived", "owner"}
+    allowed = of_runs if model is Run else {"agent", "archived", "feedback", "owner"}
     for name in names:
         for lookup in ("", "__startswith", "__regex", "__isnull", "__gt"):
             if lookup == "" and name in allowed:
@@ -168,6 +168,22 @@ def test_who_reads_no_texts_searches_none(rows: Rows, staff: Callable[..., Clien
         assert shown(page) == []
         assert "texts are hidden from you" in page
     assert shown(text(client, f"{LIST}?q=ada")) == [str(run.pk)]
+
+
+@pytest.mark.parametrize("model", [Run, Thread])
+def test_what_its_user_thinks_is_a_filter(rows: Rows, reader: Client, model: Any) -> None:
+    run, other = rows.run(), rows.run(run_id="other")
+    liked = rows.message("m1", "the bot lied", run=run)
+    rows.message("m2", "fine", run=other)
+    Feedback.objects.create(thread=rows.thread, message=liked, user=rows.owner, rating=Feedback.Rating.DOWN)
+    where = f"/admin/agui_django/{model._meta.model_name}/"
+    down, up = (text(reader, f"{where}?feedback={rating}") for rating in ("down", "up"))
+    if model is Run:
+        assert (shown(down), shown(up)) == ([str(run.pk)], [])
+    else:
+        address = f"{where}{rows.thread.pk}/change/"
+        assert (address in down, address in up) == (True, False)
+    assert reader.get(f"{where}?feedback=sideways")["Location"].endswith("?e=1")
 
 
 def test_texts_are_searched_once_and_the_last_active_threads_found(
