@@ -34,14 +34,10 @@ $(FRONTEND)/node_modules/.package-lock.json: $(FRONTEND)/package-lock.json
 test: $(VENV)/.installed  ## the whole suite; what is not installed is skipped (AGUI_TEST_REQUIRE=all: fails)
 	$(BIN)/python -m pytest $(ARGS)
 
-# Not a part of CI: it takes an environment of its own, which is made the first time. Servers of others (test_remote_peers)
-# are tried in their newest version only.
+# CI's second run has these versions, too. Servers of others (test_remote_peers) are tried in their newest version only.
 test-lowest: $(VENV)/.installed  ## the frameworks' tests with the lowest versions that pyproject.toml lets in
 	test -x .venv-lowest/bin/python || $(PYTHON) -m venv .venv-lowest
-	$(BIN)/python -c 'import re, tomllib; \
-	extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
-	print(*(re.sub(">=([^,]+).*", r"==\1", need) for name in ("pydantic-ai", "langgraph", "remote") for need in extras[name]), sep="\n")' \
-		> .venv-lowest/constraints.txt
+	$(BIN)/python .ci/lowest > .venv-lowest/constraints.txt
 	.venv-lowest/bin/python -m pip install --disable-pip-version-check -q -r requirements.txt -c .venv-lowest/constraints.txt
 	.venv-lowest/bin/python -m pytest tests/frameworks tests/agents/test_remote_servers.py tests/test_client.py \
 		--ignore tests/frameworks/test_remote_peers.py $(ARGS)

@@ -28,7 +28,7 @@ from agui_django.protocol.errors import AgentError, Declined, InvalidJson, Proto
 T = TypeVar("T")
 #: What the model and the client are told when a tool fails; exceptions' texts are not ours to show.
 FAILED = "The tool failed."
-CANCELLED = "The tool was cancelled."
+CANCELLED = "The tool was cancelled; a part of its work may have been done."
 
 
 class ToolCall:

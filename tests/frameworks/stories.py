@@ -27,7 +27,7 @@ class Stories:
 
     framework: ClassVar[Framework]
     denied: ClassVar[str] = "Not approved: Too much."
-    stopped: ClassVar[str] = "The tool was cancelled."
+    stopped: ClassVar[str] = "The tool was cancelled; a part of its work may have been done."
 
     def given(self, world: World, script: Script, *tools: str) -> Story:
         """A story whose agent is the one under test."""
