@@ -104,7 +104,7 @@ def snippets(threads: Collection[Thread], text: str) -> dict[int, Snippet]:
     query, alias = _Query(text), database_alias()
     if query.empty or not threads:
         return {}
-    found = query.messages(alias).filter(thread__in=[thread.pk for thread in threads])
+    found = query.messages(alias, indexed=False).filter(thread__in=[thread.pk for thread in threads])
     newest = found.order_by().values("thread").annotate(newest=Max("pk")).values_list("newest", flat=True)
     place = StrIndex(Lower("search_text"), Value(query.words[0].lower())) if query.words else Value(0)
     start = Greatest(F("place") - BEFORE, 1)
@@ -154,19 +154,19 @@ class _Query:
         """The condition on a thread's title; on all databases the words may stand inside of others."""
         return self._contains("title") if self.words else Q(pk__in=[])
 
-    def messages(self, alias: str) -> QuerySet[Message]:
-        """The messages in play that match."""
+    def messages(self, alias: str, *, indexed: bool = True) -> QuerySet[Message]:
+        """The messages in play that match; not ``indexed``: they are looked at one by one, as for few of them."""
         rows = Message.objects.using(alias).filter(superseded_by=None)
         if connections[alias].vendor != "postgresql":
             return rows.filter(self._contains("search_text"))
-        return rows.filter(_sql("%(expressions)s", _Vector(), self._tsquery(), between=" @@ ", kind=BooleanField()))
+        # In the other form no index has it.
+        form = "%(expressions)s" if indexed else "(%(expressions)s) IS TRUE"
+        return rows.filter(_sql(form, _Vector(), self._tsquery(), between=" @@ ", kind=BooleanField()))
 
     def common(self, alias: str) -> Exists:
         """Whether many of the newest messages match; on PostgreSQL."""
         newest = Message.objects.using(alias).filter(superseded_by=None).order_by("-pk").values("pk")[:SAMPLE]
-        # In this form no index has it: those of the sample are looked at, one by one, until there are enough.
-        matches = _sql("(%(expressions)s) IS TRUE", _Vector(), self._tsquery(), between=" @@ ", kind=BooleanField())
-        sample = Message.objects.using(alias).filter(pk__in=newest).filter(matches)
+        sample = self.messages(alias, indexed=False).filter(pk__in=newest)
         return Exists(sample.order_by()[COMMON : COMMON + 1])
 
     def marked(self, text: str) -> str:
