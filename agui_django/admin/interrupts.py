@@ -37,7 +37,7 @@ from agui_django.runs.database import database_alias
 from agui_django.runs.start import in_background
 
 #: Messages of the conversation so far; questions that wait on one page.
-SO_FAR, WAITING = 6, 200
+SO_FAR, WAITING = 6, 100
 #: What the list never reads.
 HEAVY = ("response_schema", "wire", "metadata", "draft", "response")
 
