@@ -87,6 +87,7 @@ def statuses(thread: dict[str, Any]) -> list[str]:
     return [run["status"] for run in thread["runs"]]
 
 
+@both
 def test_every_page_does_its_thing(server: ServerProcess, drive: Drive) -> None:
     stored = {name: server.stored(thread) for name, thread in drive("pages").items()}
     assert {name: statuses(thread) for name, thread in stored.items()} == {
@@ -123,6 +124,7 @@ def test_stop_ends_the_agent(server: ServerProcess, drive: Drive) -> None:
     assert last == "You said: Still there?"
 
 
+@both
 def test_a_person_in_the_loop(server: ServerProcess, drive: Drive) -> None:
     for thread_id, slot in zip(drive("choose")["threads"], ["Friday 9:15", None], strict=True):
         thread = server.stored(thread_id)
@@ -130,6 +132,7 @@ def test_a_person_in_the_loop(server: ServerProcess, drive: Drive) -> None:
         assert [json.loads(content) for content in said(thread, "tool")] == [{"slot": slot}]
 
 
+@both
 def test_interrupts(server: ServerProcess, drive: Drive) -> None:
     threads = [server.stored(thread) for thread in drive("approval")["threads"]]
     answered, reloaded, cancelled = ([each["status"] for each in thread["interrupts"]] for thread in threads)
@@ -150,6 +153,7 @@ def test_what_others_never_see(server: ServerProcess, drive: Drive) -> None:
     assert said(server.stored(thread_id, "admin"), "user") == ["Whose is this?"]
 
 
+@both
 def test_a_busy_thread_is_told_once(server: ServerProcess, drive: Drive) -> None:
     thread = server.stored(drive("busy")["thread"])
     assert statuses(thread) == ["finished", "cancelled"]
@@ -174,6 +178,7 @@ def test_an_agent_that_fails_is_told_once(server: ServerProcess, drive: Drive) -
     ]  # fmt: skip
 
 
+@both
 def test_regenerate(server: ServerProcess, drive: Drive) -> None:
     thread = server.stored(drive("regenerate")["thread"])
     assert statuses(thread) == ["finished"] * 4
@@ -187,6 +192,7 @@ def test_a_file_of_20_megabytes(server: ServerProcess, drive: Drive) -> None:
     assert "/attachments/" in file["source"]["value"]
 
 
+@both
 def test_without_a_runtime(server: ServerProcess, drive: Drive) -> None:
     thread = server.stored(drive("plain")["thread"])
     assert statuses(thread) == ["finished", "cancelled"]
