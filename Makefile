@@ -24,7 +24,7 @@ demo: $(VENV)/.installed  ## the demo site on http://127.0.0.1:$(PORT)
 
 frontend: $(BUNDLE)  ## the CopilotKit example at /copilotkit-demo/; the first time npm fetches 500 MB
 
-$(BUNDLE): $(FRONTEND)/node_modules/.package-lock.json $(FRONTEND)/build.mjs $(shell find $(FRONTEND)/src -type f)
+$(BUNDLE): $(FRONTEND)/node_modules/.package-lock.json $(FRONTEND)/build.mjs $(FRONTEND)/bundle.mjs $(shell find $(FRONTEND)/src -type f)
 	npm run --prefix $(FRONTEND) --silent build
 
 $(FRONTEND)/node_modules/.package-lock.json: $(FRONTEND)/package-lock.json

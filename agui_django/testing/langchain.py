@@ -45,8 +45,7 @@ class ScriptedChatModel(BaseChatModel):
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     def __init__(self, *replies: Script | Reply | str | Callable[[Request], Reply | str], **options: Any) -> None:
-        given = replies[0] if len(replies) == 1 and isinstance(replies[0], Script) else None
-        super().__init__(script=given or Script(*replies), **options)  # type: ignore[arg-type]
+        super().__init__(script=Script.of(*replies), **options)
 
     @property
     def _llm_type(self) -> str:

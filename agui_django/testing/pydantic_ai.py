@@ -47,8 +47,7 @@ class ScriptedModel(FunctionModel):
     """
 
     def __init__(self, *replies: Script | Reply | str | Callable[[Request], Reply | str], **options: Any) -> None:
-        given = replies[0] if len(replies) == 1 and isinstance(replies[0], Script) else None
-        self.script = given or Script(*replies)  # type: ignore[arg-type]
+        self.script = Script.of(*replies)
         self.messages: list[list[ModelMessage]] = []
         self._streamed: dict[int, Reply] = {}  # by the identity of what the model was given
         options.setdefault("model_name", "scripted")

@@ -57,6 +57,12 @@ class Script:
         self.requests: list[Request] = []
         self._replies = list(replies)
 
+    @classmethod
+    def of(cls, *replies: Script | Reply | str | Callable[[Request], Reply | str]) -> Script:
+        """The script that a model is made with: the only argument, or one of these replies."""
+        first = replies[0] if len(replies) == 1 else None
+        return first if isinstance(first, Script) else cls(*replies)  # type: ignore[arg-type]
+
     def add(self, reply: Reply | str | Callable[[Request], Reply | str]) -> None:
         """Append a reply."""
         self._replies.append(reply)

@@ -1,6 +1,7 @@
 // Bundles the example for production: `npm run build`. With shared chunks, since what draws diagrams and code loads late.
 import { build } from "esbuild";
 import { rm } from "node:fs/promises";
+import { bundle } from "./bundle.mjs";
 
 const outdir = new URL("../static/copilotkit_demo/", import.meta.url).pathname;
 
@@ -9,15 +10,6 @@ await build({
   entryPoints: { main: "src/main.jsx" },
   absWorkingDir: new URL(".", import.meta.url).pathname,
   outdir,
-  bundle: true,
-  format: "esm",
-  splitting: true,
+  ...bundle,
   minify: true,
-  jsx: "automatic",
-  target: "es2022",
-  define: { "process.env.NODE_ENV": '"production"' },
-  loader: { ".woff": "file", ".woff2": "file", ".ttf": "file" },
-  chunkNames: "chunks/[name]-[hash]",
-  assetNames: "assets/[name]-[hash]",
-  logLevel: "warning",
 });

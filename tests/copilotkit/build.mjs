@@ -2,6 +2,7 @@
 import { build } from "esbuild";
 import { dirname, join, resolve as resolvePath } from "node:path";
 import { fileURLToPath } from "node:url";
+import { bundle } from "../../project/frontend/bundle.mjs";
 
 const HERE = dirname(fileURLToPath(import.meta.url));
 const EXAMPLE = resolvePath(HERE, "../../project/frontend/src");
@@ -20,15 +21,6 @@ await build({
   entryPoints: { main: join(EXAMPLE, "main.jsx") },
   absWorkingDir: HERE,
   outdir: process.argv[2],
-  bundle: true,
-  format: "esm",
-  splitting: true,
-  jsx: "automatic",
-  target: "es2022",
-  define: { "process.env.NODE_ENV": '"production"' },
-  loader: { ".woff": "file", ".woff2": "file", ".ttf": "file" },
-  chunkNames: "chunks/[name]-[hash]",
-  assetNames: "assets/[name]-[hash]",
+  ...bundle,
   plugins: [older],
-  logLevel: "warning",
 });

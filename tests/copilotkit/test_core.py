@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import subprocess
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ from rest_framework.authtoken.models import Token
 
 from agui_django.models import Run, Thread
 from agui_django.testing import override_agent
+from tests.copilotkit.conftest import Gate
 from tests.live import LiveServer
 from tests.parts import program, require
 
@@ -56,24 +55,17 @@ def live(request: pytest.FixtureRequest, server: LiveServer, ada: Any) -> Story:
 @pytest.fixture
 def gate(agui_runtime: None) -> Iterator[None]:
     """Agent ``gate`` waits between two words until agent ``release`` has run."""
-    opened = threading.Event()
-
-    async def waits(run: Any) -> None:
-        async with run.message() as message:
-            await message.write("before")
-            while not opened.is_set():
-                await asyncio.sleep(0.02)
-            await message.write(" after")
+    held = Gate()
 
     async def releases(run: Any) -> None:
-        opened.set()
+        held.opened.set()
         await run.say("Done.")
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(override_agent("gate", waits))
+        stack.enter_context(override_agent("gate", held))
         stack.enter_context(override_agent("release", releases))
         yield
-    opened.set()
+    held.opened.set()
 
 
 def roles(seen: dict[str, Any]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import subprocess
@@ -17,6 +16,7 @@ from rest_framework.authtoken.models import Token
 
 from agui_django import AgentError
 from agui_django.testing import override_agent
+from tests.copilotkit.conftest import Gate
 from tests.copilotkit.script import Script
 from tests.live import LiveServer
 from tests.parts import ROOT, program, require
@@ -29,14 +29,7 @@ PAGE = ROOT / "docs" / "howto" / "copilotkit.md"
 @pytest.fixture
 def opened(agui_runtime: None) -> Iterator[threading.Event]:
     """The script's own agents; set, it lets the one that waits go on."""
-    opened = threading.Event()
-
-    async def waits(run: Any) -> None:
-        async with run.message() as message:
-            await message.write("before")
-            while not opened.is_set():
-                await asyncio.sleep(0.02)
-            await message.write(" after")
+    held = Gate()
 
     async def fails(run: Any) -> None:
         await run.say("So far")
@@ -46,10 +39,10 @@ def opened(agui_runtime: None) -> Iterator[threading.Event]:
         run.tool_call("copilotkitSuggest", {"suggestions": [{"title": "More", "message": "Tell me more"}]})
 
     with contextlib.ExitStack() as stack:
-        for name, made in (("kit_gate", waits), ("kit_fails", fails), ("kit_suggesting", suggests)):
+        for name, made in (("kit_gate", held), ("kit_fails", fails), ("kit_suggesting", suggests)):
             stack.enter_context(override_agent(name, made))
-        yield opened
-        opened.set()
+        yield held.opened
+        held.opened.set()
 
 
 @contextlib.contextmanager
