@@ -141,12 +141,14 @@ def test_interrupts(server: ServerProcess, drive: Drive) -> None:
     assert [thread["interrupts"][0]["payload"]["amount"] for thread in threads[:2]] == [25, 40]
 
 
+@both
 def test_threads_are_listed_renamed_archived_and_deleted(server: ServerProcess, drive: Drive) -> None:
     shown = drive("threads")
     assert said(server.stored(shown["kept"]), "user") == ["Bread and butter"]
     assert server.stored(shown["deleted"]) == {}
 
 
+@both
 def test_what_others_never_see(server: ServerProcess, drive: Drive) -> None:
     thread_id = drive("strangers")["thread"]
     assert said(server.stored(thread_id), "user") == ["A secret"]
@@ -170,6 +172,7 @@ def test_a_server_that_is_killed_in_the_middle(server: ServerProcess, drive: Dri
     assert cut.startswith(shown["text"])
 
 
+@both
 def test_an_agent_that_fails_is_told_once(server: ServerProcess, drive: Drive) -> None:
     thread = server.stored(drive("fails")["thread"])
     assert statuses(thread) == ["failed", "finished"]
@@ -185,6 +188,7 @@ def test_regenerate(server: ServerProcess, drive: Drive) -> None:
     assert (said(thread, "user"), said(thread, "assistant")) == (["First"], ["You said: First"])
 
 
+@both
 def test_a_file_of_20_megabytes(server: ServerProcess, drive: Drive) -> None:
     thread = server.stored(drive("large")["thread"])
     assert statuses(thread) == ["finished"] * 3
